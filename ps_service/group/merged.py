@@ -15,29 +15,35 @@ if TYPE_CHECKING:
 class MergedEntries:
     """What several keepers have told last. Of each name the entry with the highest epoch counts.
 
-    A keeper that is not heard of for `LISTED_SECONDS` does not count any more, unless none is.
+    A keeper that is not heard of for `LISTED_SECONDS` does not count any more, unless none is. Where keepers are is not
+    forgotten: two that have moved would never find each other again.
     """
 
     def __init__(self) -> None:
         self._told: dict[str, Sequence[Entry]] = {}
         self._heard: dict[str, float] = {}
+        self._keepers: dict[str, Entry] = {}
 
     def hear(self, keeper: str, now: float, entries: Iterable[Entry] | None) -> None:
         """A keeper has answered; None: it has the entries that it had."""
         self._heard[keeper] = now
         if entries is not None:
             self._told[keeper] = tuple(entries)
+            for entry in self._told[keeper]:
+                known = self._keepers.get(entry.keeper)
+                if entry.keeper and (known is None or _counts_more(entry, known)):
+                    self._keepers[entry.keeper] = entry
 
     def entries(self, now: float) -> list[Entry]:
         """The members that are not gone, in the order of their numbers."""
         entries = [each for each in self._latest(now) if not each.gone]
         return sorted(entries, key=lambda entry: (entry.id or 0, entry.name))
 
-    def addresses(self, now: float) -> dict[str, str]:
-        """Where the keepers are that have told of themselves, by their names."""
-        keepers = sorted((each for each in self._latest(now) if each.keeper), key=lambda entry: entry.epoch)
-        # One that has ended is looked for where it was.
-        return {each.keeper: each.address for each in sorted(keepers, key=lambda entry: not entry.gone)}
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Where the keepers are that have told of themselves, by their names. One that has ended is looked for where it
+        was."""
+        return {name: entry.address for name, entry in self._keepers.items()}
 
     def _latest(self, now: float) -> Iterable[Entry]:
         heard = {keeper for keeper, when in self._heard.items() if now - when < LISTED_SECONDS} or self._told.keys()
@@ -48,3 +54,8 @@ class MergedEntries:
                 if known is None or (entry.epoch, entry.gone) > (known.epoch, known.gone):
                     found[entry.name] = entry
         return found.values()
+
+
+def _counts_more(entry: Entry, known: Entry) -> bool:
+    """Whether an entry tells better where a keeper is than the one that was known."""
+    return (not entry.gone, entry.epoch) >= (not known.gone, known.epoch)

@@ -62,12 +62,15 @@ class LeasedEntry:
         self._addresses = {each.name: each.address for each in known}
         self._keepers = tuple(self._addresses)
         self._merged = MergedEntries()
+        self._place = Place()
         self._versions: dict[str, str] = {}
         self._mirrored: list[Entry] = []
         self._ask = keepers(settings.tls, settings.token)
         self._asking: list[asyncio.Task[None]] = []
         self._stopping: asyncio.Task[None] | None = None
         self._looks = Periodic(_LOOK_SECONDS, self._look, "a look at the lease")
+        # Apart from the looks, which must not wait for a slow disk.
+        self._places = Periodic(_LOOK_SECONDS, self._keep_place, "keeping where the keepers are")
         self._lease: Lease | None = None
         self._joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._standing.lease(nothing)
@@ -84,12 +87,12 @@ class LeasedEntry:
         were told other keepers."""
         engine, standing = self._engine, self._standing
         folder = engine.data_dir
-        place = Place() if folder is None else await BLOCKING.run(Place.read, folder)
+        place = self._place = Place() if folder is None else await BLOCKING.run(Place.read, folder)
         here = {address: name for name, address in self._addresses.items()}.get(self._address, "")
         keeper = place.keeper if place.keeper in self._keepers else here
         number = place.number if not keeper else self._keepers.index(keeper)
         lineage = Lineage(engine.incarnations.current, engine.incarnations.earlier)
-        self._lease = Lease(Entry(engine.name, self._address, number, 1, lineage, keeper), self._keepers)
+        self._lease = Lease(Entry(engine.name, self._address, number, place.epoch + 1, lineage, keeper), self._keepers)
         if keeper:
             engine.membership.registers = Registers(keeper, self._keepers, standing.clock(), folder is not None)
         standing.lease(self._cut_off)
@@ -106,8 +109,10 @@ class LeasedEntry:
             except TimeoutError:
                 raise UnavailableError(f"{self._what()}, and has none after {seconds:g} s") from None
         entry = self._claimed.entry
+        self._place = self._place._replace(number=entry.id, keeper=keeper, epoch=entry.epoch)
         if folder is not None:
-            await BLOCKING.run(Place(entry.id, keeper).write, folder)
+            await BLOCKING.run(self._place.write, folder)
+            self._places.begin()
         _log.info(
             "%s has joined the group as number %d, with its directory at %s",
             *(entry.name, entry.id, ", ".join(self._keepers)),
@@ -116,6 +121,7 @@ class LeasedEntry:
     async def end(self) -> None:
         """Gives the name back. The owner must have stopped."""
         await self._looks.end()
+        await self._places.end()
         for task in self._asking:
             await tasks.end(task)
         if self._stopping is not None:
@@ -151,9 +157,10 @@ class LeasedEntry:
         if registers is not None and registers.keeper == keeper:
             now = self._standing.clock()
             return claim_messages.reply(registers.answer(claim, now), "", registers.entries(now))
-        # It is where it was found last, or where it was at first.
-        found, first = self._merged.addresses(self._standing.clock()), self._addresses[keeper]
-        for address in dict.fromkeys((found.get(keeper, first), first)):
+        # It is where it was found last, by this start of the owner or by one before, or where it was at first.
+        first = self._addresses[keeper]
+        before = self._place.keepers.get(keeper, first)
+        for address in dict.fromkeys((self._merged.addresses.get(keeper, before), before, first)):
             with suppress(UnavailableError):
                 request = claim_messages.request(claim, version)
                 reply: ClaimReply = await self._ask.ask(address, "Claim", request, _ASK_SECONDS)
@@ -204,6 +211,14 @@ class LeasedEntry:
             began = standing.clock()
             if await BLOCKING.run(membership.has_data_dir):
                 membership.registers.confirm(began)
+
+    async def _keep_place(self) -> None:
+        """Writes to the data directory where the keepers are, and the epoch, if they have changed."""
+        folder = self._engine.data_dir
+        place = self._place._replace(keepers=self._merged.addresses, epoch=self._claimed.entry.epoch)
+        if folder is not None and place != self._place and await BLOCKING.run(self._engine.membership.has_data_dir):
+            await BLOCKING.run(place.write, folder)
+            self._place = place
 
     def _cut_off(self) -> None:
         """The lease has run out."""

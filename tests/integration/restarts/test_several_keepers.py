@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 import trainer_client as tc
+from ps_service.durability.place import Place
+from tests.autograd_models import PATIENCE
 from tests.forking.process import Forking
 from tests.integration.restarting import TALLY
 from tests.integration.restarts.test_followed_owners import Trainer, trained_here
@@ -121,6 +123,21 @@ async def test_keepers_move_and_die_while_trainers_train(keepers: Keepers) -> No
         for each in trainers:
             assert [bits(await net.state_dict()) for net in each.nets] == [bits(x) for x in trained_here(made)]
             assert [each.ps.sessions[name].losses for name in ("ps0", "ps1")] == [0, 0]
+
+
+async def test_a_keeper_that_starts_again_finds_one_that_has_moved_before(keepers: Keepers, tmp_path: Path) -> None:
+    """Its data directory tells where, if no other keeper is left that could."""
+    await keepers.kill("ps0")
+    moved = await keepers.start("ps0")
+    async with asyncio.timeout(PATIENCE):
+        for pause in pauses(0.05):
+            if moved.address in Place.read(tmp_path / "ps1").keepers.values():
+                break
+            await asyncio.sleep(pause)
+    await asyncio.gather(keepers.kill("ps1"), keepers.kill("ps2"))
+    await keepers.start("ps1")
+    async with tc.connect("ps0", "ps1", directory=moved.address) as ps:
+        assert await (await ps.create(TALLY, 0, owner="ps1")).add(1) == 1
 
 
 async def test_a_keeper_that_was_frozen_while_another_has_its_directory_grants_nothing(keepers: Keepers) -> None:

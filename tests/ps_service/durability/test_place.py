@@ -12,7 +12,7 @@ from ps_service.durability.place import Place
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Place.read(tmp_path) == Place()
-    for place in (Place(3), Place(1, "10.0.0.1:50051")):
+    for place in (Place(3), Place(1, "10.0.0.1:50051"), Place(0, "a", {"a": "10.0.0.1:1", "b": "10.0.0.2:1"}, 3)):
         place.write(tmp_path)
         assert Place.read(tmp_path) == place
     assert os.listdir(tmp_path) == ["place.json"]

@@ -204,12 +204,19 @@ def test_the_entry_with_the_highest_epoch_counts() -> None:
     keeper = Entry("ps0", "moved:1", 0, 2, Lineage("moved"), "a")
     merged.hear("a", 0.0, [FIRST, keeper])
     merged.hear("b", 0.0, [OTHER, keeper._replace(epoch=1, address="before:1")])
-    assert merged.entries(1.0) == [keeper, OTHER] and merged.addresses(1.0) == {"a": "moved:1"}
+    assert merged.entries(1.0) == [keeper, OTHER] and merged.addresses == {"a": "moved:1"}
     merged.hear("c", 1.0, [OTHER._replace(gone=True)])
     assert merged.entries(1.0) == [keeper]
     merged.hear("b", 50.0, None)
     assert merged.entries(50.0) == [keeper._replace(epoch=1, address="before:1"), OTHER], "only one was heard of lately"
     assert merged.entries(500.0) == [keeper]
+    merged.hear("a", 600.0, [])
+    merged.hear("b", 600.0, [keeper._replace(epoch=1, address="before:1")])
+    assert merged.addresses == {"a": "moved:1"}, "where a keeper is, is not forgotten"
+    merged.hear("b", 601.0, [keeper._replace(epoch=3, address="again:1", gone=True)])
+    assert merged.addresses == {"a": "moved:1"}
+    merged.hear("b", 602.0, [keeper._replace(epoch=3, address="again:1")])
+    assert merged.addresses == {"a": "again:1"}
 
 
 def test_messages_have_everything() -> None:
