@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field, FiniteFloat, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -248,6 +247,8 @@ class OwnerConfig(BaseSettings):
     @field_validator("device")
     @classmethod
     def _check_device(cls, value: str) -> str:
+        import torch  # here, so that commands which only read a configuration answer at once
+
         try:
             device = torch.device(value)
         except RuntimeError as error:
