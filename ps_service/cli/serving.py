@@ -70,7 +70,7 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     _tell(server, settings.name)
     warm_soon()
     if settings.compile_tables:
-        compile_soon()
+        compile_soon(has_tables=bool(server.engine.census.tables))
     await _first(stop.wait(), replaced.wait())
     if server.engine.gate.why:
         await asyncio.sleep(_TELL_SECONDS)
