@@ -37,6 +37,9 @@ _STOP_SECONDS: Final = 1.0
 _TELL_SECONDS: Final = 2.0
 """Seconds for which an owner that was replaced still tells its trainers so."""
 
+_MOST_NAMES: Final = 10
+"""Most names of objects in one line."""
+
 
 def run(server: Server, settings: OwnerConfig) -> None:
     """Runs an owner until it is asked to stop, and drains it. Raises `OSError` if it cannot start or join its group,
@@ -68,10 +71,16 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
         return
     member = await _join(server, settings, told)
     _tell(server, settings.name)
+    if settings.data_dir is None:
+        _log.info(
+            "%s has no --data-dir: what it holds is lost when it stops. --data-dir FOLDER keeps it", settings.name
+        )
     warm_soon()
     if settings.compile_tables:
         compile_soon(has_tables=bool(server.engine.census.tables))
     await _first(stop.wait(), replaced.wait())
+    if settings.data_dir is None:
+        _tell_lost(server)
     if server.engine.gate.why:
         await asyncio.sleep(_TELL_SECONDS)
     await _end(server, member, settings)
@@ -109,6 +118,16 @@ def _tell(server: Server, name: str) -> None:
     print(f"{name} is serving on {server.address}", flush=True)
     if http := server.http_url:
         print(f"{name} serves a page at {http}/ and metrics at {http}/metrics", flush=True)
+
+
+def _tell_lost(server: Server) -> None:
+    """Says which named objects end with an owner that keeps none."""
+    names = sorted(each.name for each in server.engine.registry.objects() if each.name)
+    if not names:
+        return
+    left = len(names) - _MOST_NAMES
+    listed = ", ".join(names[:_MOST_NAMES]) + (f" and {left:,} more" if left > 0 else "")
+    _log.warning("%s has no --data-dir, so these objects are lost with it: %s", server.engine.name, listed)
 
 
 async def _join(server: Server, settings: OwnerConfig, told: ToldMembers | None) -> Agent | None:
