@@ -164,6 +164,11 @@ class OwnerConfig(BaseSettings):
         "output; empty for none.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
+    reload: bool = Field(
+        False,
+        description="For development: start again when a file of the modules of import has changed. Without data_dir "
+        "all objects are lost then.",
+    )
     log_format: Literal["auto", "text", "json"] = Field("auto", description="auto: text in a terminal, else JSON.")
 
     @property

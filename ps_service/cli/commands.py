@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+from functools import partial
 from importlib.metadata import version as release_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -101,15 +102,19 @@ def serve(
         settings = config.load(file, **flags)
     if settings.tls_min_version == "1.2" and old_tls.is_refused():
         fail("a file is read too late for tls_min_version = 1.2: give --tls-min-version 1.2, or PS_TLS_MIN_VERSION")
-    from ps_service.cli import logs, serving
+    from ps_service.cli import logs, reloading, serving
     from ps_service.cli.engines import engine_of
     from ps_service.server import Server
 
+    if settings.reload and not settings.imports:
+        fail("--reload watches the modules of --import, and there is none")
     logs.configure(settings.log_level, settings.log_format)
     # Modules in the current directory can be imported, as with `python -m`.
     sys.path.insert(0, os.getcwd())
     try:
-        serving.run(Server(engine_of(settings), **settings.serving), settings)
+        watch = reloading.Watch(settings.imports) if settings.reload else None
+        engine = engine_of(settings) if watch is None else watch.made(partial(engine_of, settings))
+        serving.run(Server(engine, **settings.serving), settings, watch)
     except (ImportError, ValueError, OSError) as error:
         fail(str(error))
 

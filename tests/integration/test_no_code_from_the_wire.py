@@ -50,6 +50,8 @@ ALLOWED = {
     # Whether this is a notebook, in the same way; and what the program was started as, for its name in the status.
     ("trainer_client/reporting/progress.py", "sys.modules"),
     ("trainer_client/session/programs.py", "sys.modules"),
+    # The files of the modules that --import names.
+    ("ps_service/cli/reloading.py", "sys.modules"),
     # Names of the package itself, each from one fixed module, when they are used first; and its commands.
     ("ps_service/__init__.py", "importlib"),
     ("ps_service/ray/__init__.py", "importlib"),
