@@ -48,6 +48,8 @@ for name in ("status", "sessions", "checkpoint", "drain"):
 assert "no owner answers" in run("evict", nobody, "--older-than", "1")
 Path("tokens").touch(0o600)
 run("token", "list", "--file", "tokens")
+assert "load_state" in run("access")
+assert "no identity" in run("access", "explain", "alice", "call", "--file", "tokens")
 run("inspect", ".")
 run("checkpoint-key", "keys")
 run("sign", ".", "--checkpoint-key-file", "keys")

@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as release_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -68,9 +69,18 @@ Train with it, in as many processes as you like:
 )
 
 
+def _release_of_torch() -> str:
+    try:
+        return release_of("torch")
+    except PackageNotFoundError:  # it was built, and not installed
+        import torch
+
+        return str(torch.__version__)
+
+
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"ps-service {RELEASE} (Python {platform.python_version()}, torch {release_of('torch')})")
+        print(f"ps-service {RELEASE} (Python {platform.python_version()}, torch {_release_of_torch()})")
         raise typer.Exit
 
 

@@ -17,6 +17,9 @@ from ps_service.access.entries import left, seconds_of
 from ps_service.access.token_file import TokenFile
 from ps_service.cli.ending import asking, fail
 from ps_service.cli.options import tell
+from ps_service.monitoring.paths import PATHS
+from ps_service.requests.needs import NEEDS
+from ps_service.rpc.methods import OTHERS
 
 if TYPE_CHECKING:
     from ps_service.access.access import Asked
@@ -83,11 +86,7 @@ def revoke(name: Annotated[str, typer.Argument(help="Name of the identity.")], f
 
 def _asked() -> tuple[Asked, ...]:
     """All that a caller can ask for."""
-    from ps_service.monitoring.paths import PATHS
-    from ps_service.requests.operations import OPERATIONS
-    from ps_service.rpc.guard import OTHERS
-
-    return (*OPERATIONS.values(), *OTHERS.values(), *PATHS.values())
+    return (*NEEDS.values(), *OTHERS.values(), *PATHS.values())
 
 
 def _spaces(given: list[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
