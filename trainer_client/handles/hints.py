@@ -49,8 +49,8 @@ def of_object(
 
 
 def _method(cls: type, name: str) -> object | None:
-    """The method of a class of a program, and not of torch."""
-    for each in cls.__mro__:
+    """The method of a class of a program, and not of torch, that could be called from elsewhere."""
+    for each in cls.__mro__ if not name.startswith("_") else ():
         if name in vars(each) and not each.__module__.startswith("torch."):
             return vars(each)[name] if callable(vars(each)[name]) else None
     return None
