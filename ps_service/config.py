@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field, FiniteFloat, ValidationInfo, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -165,6 +164,11 @@ class OwnerConfig(BaseSettings):
         "output; empty for none.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="How much to log.")
+    reload: bool = Field(
+        False,
+        description="For development: start again when a file of the modules of import has changed. Without data_dir "
+        "all objects are lost then.",
+    )
     log_format: Literal["auto", "text", "json"] = Field("auto", description="auto: text in a terminal, else JSON.")
 
     @property
@@ -248,6 +252,8 @@ class OwnerConfig(BaseSettings):
     @field_validator("device")
     @classmethod
     def _check_device(cls, value: str) -> str:
+        import torch  # here, so that commands which only read a configuration answer at once
+
         try:
             device = torch.device(value)
         except RuntimeError as error:

@@ -24,9 +24,9 @@ from ps_service.memory.malloc import LOOK_SECONDS, MemoryKeeper, keep_free_memor
 from ps_service.monitoring.sampler import Sampler
 from ps_service.requests import revocations
 from ps_service.requests.administration import end_replaced
-from ps_service.rpc import claims
+from ps_service.rpc import claims, methods
 from ps_service.rpc.certificates import OwnerCertificates
-from ps_service.rpc.grpc_stream import HEALTH, OPTIONS, SERVICE, Health
+from ps_service.rpc.grpc_stream import OPTIONS, Health
 from ps_service.rpc.guard import guards
 from ps_service.rpc.servicer import Servicer
 from ps_service.sessions.gate import Gate
@@ -193,7 +193,7 @@ class Server:
         self._server = grpc.aio.server(options=OPTIONS, interceptors=guards(self.engine.access))
         self._server.add_generic_rpc_handlers((self.servicer.handlers(), claims.handlers(self.engine)))
         self._health.add_to(self._server)
-        reflection.enable_server_reflection((SERVICE, HEALTH, reflection.SERVICE_NAME), self._server)
+        reflection.enable_server_reflection((methods.SERVICE, methods.HEALTH, reflection.SERVICE_NAME), self._server)
         try:
             self._port = self._add_port(self._server)
         except RuntimeError as error:

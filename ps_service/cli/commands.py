@@ -1,4 +1,8 @@
-"""The commands of `ps-service`."""
+"""The commands of `ps-service`.
+
+The modules of commands import torch, and what needs it, inside of the functions that use it: its import takes seconds,
+and what only asks an owner or reads files is to answer at once.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +10,20 @@ import json
 import os
 import platform
 import sys
+from functools import partial
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as release_of
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import torch
 import typer
 from rich.console import Console
 from typer.main import get_command
 
 from ps_service import config
-from ps_service.cli import (
-    logs,
-    old_tls,
-    planning,
-    probe,
-    serving,
-    status_view,
-    watching,
-)
+from ps_service.cli import old_tls, probe, status_view, watching
 from ps_service.cli.certs import certs
 from ps_service.cli.ending import asking, fail, reading
-from ps_service.cli.engines import engine_of
 from ps_service.cli.inspecting import inspect
 from ps_service.cli.keys import checkpoint_key, sign
 from ps_service.cli.moving import drain, rebalance
@@ -35,8 +32,6 @@ from ps_service.cli.options import OwnersTLS, completion_script, laid_out, tell,
 from ps_service.cli.ray_commands import ray_app
 from ps_service.cli.tokens import access_app, token_app
 from ps_service.monitoring.page_messages import plain
-from ps_service.server import Server
-from ps_service.tables.plan import plan as make_plan
 from ps_wire.release import RELEASE
 from ps_wire.v1.operations_pb2 import CheckpointRequest, EvictRequest, SessionsRequest
 
@@ -74,9 +69,18 @@ Train with it, in as many processes as you like:
 )
 
 
+def _release_of_torch() -> str:
+    try:
+        return release_of("torch")
+    except PackageNotFoundError:  # it was built, and not installed
+        import torch
+
+        return str(torch.__version__)
+
+
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"ps-service {RELEASE} (Python {platform.python_version()}, torch {torch.__version__})")
+        print(f"ps-service {RELEASE} (Python {platform.python_version()}, torch {_release_of_torch()})")
         raise typer.Exit
 
 
@@ -108,11 +112,19 @@ def serve(
         settings = config.load(file, **flags)
     if settings.tls_min_version == "1.2" and old_tls.is_refused():
         fail("a file is read too late for tls_min_version = 1.2: give --tls-min-version 1.2, or PS_TLS_MIN_VERSION")
+    from ps_service.cli import logs, reloading, serving
+    from ps_service.cli.engines import engine_of
+    from ps_service.server import Server
+
+    if settings.reload and not settings.imports:
+        fail("--reload watches the modules of --import, and there is none")
     logs.configure(settings.log_level, settings.log_format)
     # Modules in the current directory can be imported, as with `python -m`.
     sys.path.insert(0, os.getcwd())
     try:
-        serving.run(Server(engine_of(settings), **settings.serving), settings)
+        watch = reloading.Watch(settings.imports) if settings.reload else None
+        engine = engine_of(settings) if watch is None else watch.made(partial(engine_of, settings))
+        serving.run(Server(engine, **settings.serving), settings, watch)
     except (ImportError, ValueError, OSError) as error:
         fail(str(error))
 
@@ -263,10 +275,10 @@ def plan(
 
     The exit code is 1 if it does not fit.
     """
+    from ps_service.cli import planning
+
     with reading(str(file)):
-        wanted = planning.read(file)
-        tables = [table.planned(name) for name, table in wanted.tables.items()]
-        planned = make_plan(tables, wanted.owners)
+        tables, planned = planning.planned(file)
     if as_json:
         print(json.dumps(planning.as_json(planned, tables), indent=2))
     else:

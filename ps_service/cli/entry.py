@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Runs a command; `inspect` without the modules of the others: they need torch, whose import takes seconds."""
+    """Runs a command; `inspect` without the modules of the others, which need gRPC."""
     command, *arguments = sys.argv[1:] or [""]
     if command == "inspect":
         alone(arguments, prog_name="ps-service inspect")

@@ -1,4 +1,4 @@
-"""The command `ps-service inspect`, which needs no torch."""
+"""The command `ps-service inspect`, which needs neither torch nor gRPC."""
 
 from __future__ import annotations
 

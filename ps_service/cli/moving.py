@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+import trainer_client
 from ps_service.cli import probe
 from ps_service.cli.ending import asking
 from ps_service.cli.options import OwnersTLS, with_tls
-from trainer_client.client.client import Client
-from trainer_client.client.connect import connect
-from trainer_client.handles.object_moves import MovedObjects
-from trainer_client.tables.moves import PATIENCE_SECONDS, PAUSE_SECONDS, Moved
+from trainer_client.pauses import PATIENCE_SECONDS, PAUSE_SECONDS
 
-_Move = Callable[[Client], Awaitable[Sequence[Moved | MovedObjects]]]
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from trainer_client.client.client import Client
+    from trainer_client.handles.object_moves import MovedObjects
+    from trainer_client.tables.moves import Moved
+
+    _Move = Callable[[Client], Awaitable[Sequence[Moved | MovedObjects]]]
 
 _Address = Annotated[
     str, typer.Argument(help="Where an owner listens; those of its group are found by it.", envvar="PS_ADDRESS")
@@ -103,6 +107,8 @@ def _run(address: str, beside: list[str] | None, tls: OwnersTLS, move: _Move, as
     if as_json:
         print(json.dumps([each._asdict() for each in made], indent=2))
         return
+    from trainer_client.handles.object_moves import MovedObjects
+
     for each in made:
         if isinstance(each, MovedObjects):
             what = f"{', '.join(each.names)}: {each.bytes:,} bytes from {each.source} to {each.target}"
@@ -121,8 +127,8 @@ async def _connected(address: str, beside: list[str], tls: OwnersTLS) -> Client:
     status = await asyncio.to_thread(probe.status, address, tls=tls)
     directory = address if status.members else status.directory
     if directory and not beside:
-        return await connect(directory=directory, tls=tls)
-    return await connect(address, *beside, tls=tls)
+        return await trainer_client.connect(directory=directory, tls=tls)
+    return await trainer_client.connect(address, *beside, tls=tls)
 
 
 def _names(text: str) -> list[str]:

@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ps_service import config
-from ps_service.cli import replay_view, restore_view
 from ps_service.cli.ending import fail, reading
-from ps_service.cli.engines import engine_of
 from ps_service.cli.keys import KeyFile, keys_in
-from ps_service.durability import past
-from ps_service.durability.past import Moment
-from ps_service.durability.resharding.reshard import APART_SECONDS, reshard
-from ps_service.durability.store import CheckpointError
+from ps_service.durability.store import APART_SECONDS, CheckpointError
 from ps_wire.errors import PsError
 
 if TYPE_CHECKING:
@@ -50,6 +45,9 @@ def replay(
 
         ps-service replay data/ps0 --until net.optimizer=120 --output data/at120 --import my_models
     """
+    from ps_service.cli import replay_view
+    from ps_service.durability import past
+
     try:
         moment = replay_view.moment(until or (), position)
         keys = _keys(file, key_file)
@@ -86,6 +84,9 @@ def restore(
 
         ps-service restore --from data/ps0 --from data/ps1 --owners 3 --to data/three
     """
+    from ps_service.cli import restore_view
+    from ps_service.durability.resharding.reshard import reshard
+
     try:
         wanted = restore_view.wanted(owners, objects or (), table or ())
         keys = _keys(file, key_file)
@@ -98,6 +99,8 @@ def restore(
 
 def _engine(file: Path | None, imports: Sequence[str] | None, name: str, data_dir: Path) -> Engine:
     """An owner that a state is built in. Raises `ImportError`."""
+    from ps_service.cli.engines import engine_of
+
     sys.path.insert(0, os.getcwd())
     with reading("the configuration"):
         settings = config.load(file, name=name, imports=imports, data_dir=data_dir)
@@ -106,7 +109,9 @@ def _engine(file: Path | None, imports: Sequence[str] | None, name: str, data_di
 
 def _rebuilt(file: Path | None, imports: Sequence[str] | None, keys: Keys | None, folder: Path, output: Path) -> Past:
     """Builds the latest state of an owner, as `replay` does."""
-    return past.build_held(folder, Moment(), output, partial(_engine, file, imports), keys)
+    from ps_service.durability import past
+
+    return past.build_held(folder, past.Moment(), output, partial(_engine, file, imports), keys)
 
 
 def _keys(file: Path | None, key_file: Path | None) -> Keys | None:

@@ -151,7 +151,7 @@ def tell(command: CommandInfo) -> None:
 
 
 def completion_script(commands: Mapping[str, Iterable[str]]) -> str:
-    """A script for commands with these flags, which does not start Python, whose imports take seconds.
+    """A script for commands with these flags, which does not start Python for each word.
 
     Where it knows no words, the shell completes names of files.
     """

@@ -16,6 +16,7 @@ from rich.text import Text
 from ps_service.cli.status_tables import table
 from ps_service.cli.units import size
 from ps_service.tables.plan import PlannedTable, enough_owners
+from ps_service.tables.plan import plan as make_plan
 from ps_wire.close_names import hint
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables import options
@@ -66,6 +67,13 @@ class PlanFile(BaseModel):
 def read(file: Path) -> PlanFile:
     """Reads a file. Raises `OSError`, or a `ValueError` if it does not describe tables and owners."""
     return PlanFile.model_validate(tomllib.loads(file.read_text("utf-8")))
+
+
+def planned(file: Path) -> tuple[list[PlannedTable], Plan]:
+    """The tables of a file, and what each owner holds of them. Raises as `read`, and `InvalidArgumentError`."""
+    wanted = read(file)
+    tables = [table.planned(name) for name, table in wanted.tables.items()]
+    return tables, make_plan(tables, wanted.owners)
 
 
 def _whole(value: Any) -> Any:

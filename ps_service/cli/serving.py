@@ -10,6 +10,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.cli.reloading import Watch, start_again
 from ps_service.cli.stop_requests import StopRequests
 from ps_service.group.told_members import ToldMembers
 from ps_service.measures.audit_log import AuditLog
@@ -22,7 +23,7 @@ from trainer_client.rpc.joining import join
 from trainer_client.session.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from ps_service.config import OwnerConfig
     from ps_service.server import Server
@@ -37,21 +38,32 @@ _STOP_SECONDS: Final = 1.0
 _TELL_SECONDS: Final = 2.0
 """Seconds for which an owner that was replaced still tells its trainers so."""
 
+_CHANGED: Final = 2
+"""The place of the watch among what ends an owner."""
 
-def run(server: Server, settings: OwnerConfig) -> None:
-    """Runs an owner until it is asked to stop, and drains it. Raises `OSError` if it cannot start or join its group,
-    or if a later start of its state has taken its place there."""
+_MOST_NAMES: Final = 10
+"""Most names of objects in one line."""
+
+
+def run(server: Server, settings: OwnerConfig, watch: Watch | None = None) -> None:
+    """Runs an owner until it is asked to stop, and drains it. With a `watch` it does so also if a file has changed, and
+    starts the process again. Raises `OSError` if it cannot start or join its group, or if a later start of its state
+    has taken its place there."""
+    again: Callable[[], None] | None = None
     descriptors.raise_limit()
     events = server.engine.events
     events.audit = AuditLog(settings.audit_log, settings.name) if settings.audit_log else None
     try:
-        _runner()(_serve(server, settings))
+        again = _runner()(_serve(server, settings, watch))
     finally:
         if events.audit is not None:
             events.audit.close()
+    if again is not None:
+        again()
 
 
-async def _serve(server: Server, settings: OwnerConfig) -> None:
+async def _serve(server: Server, settings: OwnerConfig, watch: Watch | None) -> Callable[[], None] | None:
+    """Returns what starts the process again, if a file has changed."""
     # What has been imported lives as long as the process. A full collection would look at all of it, with torch for
     # 0.2 to 0.7 s, in which no call is answered. What a checkpoint brings comes later, because it may be deleted.
     gc.freeze()
@@ -65,16 +77,36 @@ async def _serve(server: Server, settings: OwnerConfig) -> None:
     replaced = asyncio.Event()
     server.when_replaced = replaced.set
     if not await _start(server, stop):
-        return
+        return None
     member = await _join(server, settings, told)
     _tell(server, settings.name)
+    if settings.data_dir is None:
+        _log.info(
+            "%s has no --data-dir: what it holds is lost when it stops. --data-dir FOLDER keeps it", settings.name
+        )
     warm_soon()
     if settings.compile_tables:
-        compile_soon()
-    await _first(stop.wait(), replaced.wait())
+        compile_soon(has_tables=bool(server.engine.census.tables))
+    ends = [stop.wait(), replaced.wait(), *([] if watch is None else [watch.wait()])]
+    again = _again(server, settings, watch, stop) if await _first(*ends) == _CHANGED and watch is not None else None
+    if settings.data_dir is None:
+        _tell_lost(server)
     if server.engine.gate.why:
         await asyncio.sleep(_TELL_SECONDS)
-    await _end(server, member, settings)
+    await _end(server, member, settings, again)
+    return again
+
+
+def _again(server: Server, settings: OwnerConfig, watch: Watch, stop: StopRequests) -> Callable[[], None]:
+    """What starts the process again, at the same address, unless it was asked to stop meanwhile."""
+    watch.tell(settings)
+    address = ["--listen", server.address] if settings.listen.endswith(":0") else []
+
+    def begin() -> None:
+        if not stop.came:
+            start_again(*address)
+
+    return begin
 
 
 async def _start(server: Server, stop: StopRequests) -> bool:
@@ -111,6 +143,16 @@ def _tell(server: Server, name: str) -> None:
         print(f"{name} serves a page at {http}/ and metrics at {http}/metrics", flush=True)
 
 
+def _tell_lost(server: Server) -> None:
+    """Says which named objects end with an owner that keeps none."""
+    names = sorted(each.name for each in server.engine.registry.objects() if each.name)
+    if not names:
+        return
+    left = len(names) - _MOST_NAMES
+    listed = ", ".join(names[:_MOST_NAMES]) + (f" and {left:,} more" if left > 0 else "")
+    _log.warning("%s has no --data-dir, so these objects are lost with it: %s", server.engine.name, listed)
+
+
 async def _join(server: Server, settings: OwnerConfig, told: ToldMembers | None) -> Agent | None:
     """Makes the owner a member of a group, if one is configured."""
     if not settings.directory:
@@ -124,7 +166,7 @@ async def _join(server: Server, settings: OwnerConfig, told: ToldMembers | None)
         raise OSError(f"cannot join the group at {settings.directory}: {error}") from error
 
 
-async def _end(server: Server, member: Agent | None, settings: OwnerConfig) -> None:
+async def _end(server: Server, member: Agent | None, settings: OwnerConfig, again: Callable[[], None] | None) -> None:
     """Drains an owner. One that was replaced is stopped, and raises `OSError`: the other one has its state and its name
     in the group."""
     why = server.engine.gate.why
@@ -133,7 +175,7 @@ async def _end(server: Server, member: Agent | None, settings: OwnerConfig) -> N
     # Python waits for its threads at exit, and hosted code that never returns holds one.
     ended = threading.Event()
     patience = None if settings.data_dir is not None else settings.drain_seconds
-    threading.Thread(target=_end_at_once, args=(server, patience, ended), daemon=True).start()
+    threading.Thread(target=_end_at_once, args=(server, patience, ended, again), daemon=True).start()
     try:
         if why:
             await (member or server).stop()
@@ -147,13 +189,17 @@ async def _end(server: Server, member: Agent | None, settings: OwnerConfig) -> N
         raise OSError(why)
 
 
-def _end_at_once(server: Server, patience: float | None, ended: threading.Event) -> None:
+def _end_at_once(
+    server: Server, patience: float | None, ended: threading.Event, again: Callable[[], None] | None
+) -> None:
     server.kept.wait(patience)
     if ended.wait(_STOP_SECONDS):
         return
     _log.warning("hosted code is still running; the process ends without it")
     if (audit := server.engine.events.audit) is not None:
         audit.close()
+    if again is not None:
+        again()
     os._exit(2 if server.engine.gate.why else int(server.failed))
 
 

@@ -43,15 +43,19 @@ def sections(status: OwnerStatus, owners: Collection[str] = ()) -> list[Section]
     return [partial(_trainers, status, owners), *(partial(each, status) for each in makers)]
 
 
-def table(title: str, name: str, numbers: Sequence[str], words: Sequence[str] = ()) -> Table:
-    """An empty table: a column of names, columns of words, and columns of numbers."""
+def table(
+    title: str, name: str, numbers: Sequence[str], words: Sequence[str] = (), *, is_narrow: bool = False
+) -> Table:
+    """An empty table: a column of names, columns of words, and columns of numbers; with `is_narrow`, no column is wider
+    than what is in it, and one blank less is between them."""
     made = Table(
         title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
     )
+    made.padding = (0, 0, 0, 1) if is_narrow else (0, 1)
     # Folded, never cut: somebody has to find what is named.
-    made.add_column(name, overflow="fold", min_width=12)
+    made.add_column(name, overflow="fold", min_width=None if is_narrow else 12)
     for heading in words:
-        made.add_column(heading, overflow="fold", min_width=8)
+        made.add_column(heading, overflow="fold", min_width=None if is_narrow else 8)
     for heading in numbers:
         made.add_column(heading, justify="right", no_wrap=True)
     return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, Group
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
 
 MOST_ROWS: Final = 20
 """Most rows of a table, unless the operator asks for another number."""
+
+_NO_WIDTH: Final = 1000
+
+_OVER: Final = {"shared_memory": "memory"}
+"""Short names of transports."""
 
 _STATES: Final = {
     "serving": ("serving", "green"),
@@ -134,8 +141,9 @@ def _log(log: LogStatus, status: OwnerStatus) -> Text:
 
 
 def show_sessions(reply: SessionsReply, console: Console | None = None) -> None:
-    """Prints an owner's sessions and contexts as tables."""
-    console = console or Console()
+    """Prints an owner's sessions and contexts as tables: one line for each in 80 columns, and also for other programs,
+    which get as many columns as it takes."""
+    console = console or _console()
     number, contexts = len(reply.sessions), reply.open_contexts
     sessions = f"{number} session{'' if number == 1 else 's'}"
     console.print(
@@ -148,21 +156,27 @@ def show_sessions(reply: SessionsReply, console: Console | None = None) -> None:
         console.print(f"… and {contexts - len(reply.contexts):,} contexts that were used more recently")
 
 
+def _console() -> Console:
+    """The terminal. What is no terminal has no width, unless somebody has set one."""
+    is_open = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=_NO_WIDTH) if is_open else Console()
+
+
 def _sessions(reply: SessionsReply) -> Table:
-    made = table("Sessions", "session", ["age", "open", "busy", "holds", "refs"], ["from", "over"])
+    made = table("Sessions", "session", ["age", "open", "busy", "holds", "refs"], ["from", "over"], is_narrow=True)
     for each in reply.sessions:
         held = each.request_bytes + each.waiting_bytes + each.answer_bytes + each.context_bytes
         # As Text, because rich reads markup in plain strings.
-        told = Text(each.id)
+        over = Text(_OVER.get(each.transport, each.transport))
         if not each.connected:
-            told.append(f" away {brief(each.away_seconds)}", style="yellow")
-        words = (told, Text(each.peer or "this owner"), Text(each.transport.replace("_", " ")), brief(each.age_seconds))
+            over = Text(f"away {brief(each.away_seconds)}", style="yellow")
+        words = (Text(each.id), Text(each.peer or "this owner"), over, brief(each.age_seconds))
         made.add_row(*words, str(each.contexts), str(each.requests_in_flight), size(held), str(each.references))
     return made
 
 
 def _contexts(reply: SessionsReply) -> Table:
-    made = table("Contexts", "context", ["age", "unused for", "requests"], ["sessions"])
+    made = table("Contexts", "context", ["age", "unused for", "requests"], ["sessions"], is_narrow=True)
     for each in reply.contexts:
         unused = "in use" if each.requests_in_flight else brief(each.unused_seconds)
         words = (Text(each.id), Text(", ".join(each.sessions)), brief(each.age_seconds))

@@ -5,26 +5,26 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from ps_service.access import explaining, namespaces, roles
-from ps_service.access.access import Access, Asked
+from ps_service.access.access import Access
 from ps_service.access.entries import left, seconds_of
 from ps_service.access.token_file import TokenFile
 from ps_service.cli.ending import asking, fail
 from ps_service.cli.options import tell
 from ps_service.monitoring.paths import PATHS
-from ps_service.requests.operations import OPERATIONS
-from ps_service.rpc.guard import OTHERS
+from ps_service.requests.needs import NEEDS
+from ps_service.rpc.methods import OTHERS
+
+if TYPE_CHECKING:
+    from ps_service.access.access import Asked
 
 _File = Annotated[Path, typer.Option("--file", help="The file of --token-file.", envvar="PS_TOKEN_FILE")]
-
-_ASKED: Final[tuple[Asked, ...]] = (*OPERATIONS.values(), *OTHERS.values(), *PATHS.values())
-"""All that a caller can ask for."""
 
 token_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 access_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
@@ -84,6 +84,11 @@ def revoke(name: Annotated[str, typer.Argument(help="Name of the identity.")], f
     print(f"{name} was revoked ({count} {'entry' if count == 1 else 'entries'})")
 
 
+def _asked() -> tuple[Asked, ...]:
+    """All that a caller can ask for."""
+    return (*NEEDS.values(), *OTHERS.values(), *PATHS.values())
+
+
 def _spaces(given: list[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     found: dict[str, list[str]] = {}
     for each in given:
@@ -102,10 +107,10 @@ def matrix(
     if context.invoked_subcommand is not None:
         return
     if as_json:
-        print(json.dumps(explaining.matrix(_ASKED), indent=2))
+        print(json.dumps(explaining.matrix(_asked()), indent=2))
         return
     table = Table("operation", *roles.ROLES, "and", box=None)
-    for each in _ASKED:
+    for each in _asked():
         marks = [explaining.mark(each, bits) for bits in roles.ROLES.values()]
         table.add_row(each.name, *marks, "" if each.plain is None else f"(yes): {each.plain.words}")
     Console().print(table)
@@ -122,7 +127,7 @@ def explain(
 
     The exit code is 1 if it may not, or may do nothing with the object.
     """
-    asked = next((each for each in _ASKED if each.name == what), None)
+    asked = next((each for each in _asked() if each.name == what), None)
     with asking():
         access, within = Access("ps", TokenFile(file)), namespaces.checked(namespace)
         if asked is None:

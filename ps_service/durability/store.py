@@ -31,6 +31,9 @@ _log = logging.getLogger(__name__)
 STATE: Final = "state.pb"
 """The file of a checkpoint with everything except tensors."""
 
+APART_SECONDS: Final = 300.0
+"""How far apart the checkpoints of owners that were stopped together may be written."""
+
 _CHECKPOINT: Final = re.compile(r"(?:damaged-)?checkpoint-(\d{6,})")
 _DAMAGED: Final = "damaged-"
 _LOCK: Final = "lock"

@@ -15,6 +15,7 @@ from torch import nn, optim
 from torch.optim import lr_scheduler
 
 from ps_service.functions.offered import TorchFunctions
+from ps_service.hosting.loaded import LoadedSources
 from ps_wire.close_names import hint
 from ps_wire.codec.names import module_name, name_of
 from ps_wire.codec.records import codec_of
@@ -34,6 +35,7 @@ class AllowList:
 
     def __init__(self, modules: Iterable[ModuleType] = (), functions: TorchFunctions | None = None) -> None:
         self.functions = functions or TorchFunctions()
+        self.loaded = LoadedSources()
         self._functions: dict[str, Callable[..., Any]] = {}
         self._classes: dict[str, type] = {}
         self._admitted: set[str] = set()
@@ -63,6 +65,7 @@ class AllowList:
         it is not marked."""
         if not _is_offered(value):
             raise ValueError(f"{value!r} is decorated with neither @hosted nor @remote")
+        self.loaded.add(value)
         for name in {name_of(value), *names}:
             if inspect.isclass(value) and not is_hosted(value):
                 self._functions[name] = value
@@ -97,7 +100,7 @@ class AllowList:
             raise NotAllowedError(
                 f"function {name!r} is not on this owner's allow-list; it must be decorated with @remote in a "
                 "module given to the owner with --import, or be one of torch's that the owner offers "
-                f"{self.functions.explanation}{hint(name, chain(self._functions, self.functions.listed))}"
+                f"{self.functions.explanation}{self._hint(name, chain(self._functions, self.functions.listed))}"
             )
         return found
 
@@ -111,7 +114,7 @@ class AllowList:
 
     def hosted(self, name: str) -> type:
         """The hosted class of that name."""
-        return _find(
+        return self._find(
             self._classes, name, "class", "be decorated with @hosted in a module given to the owner with --import"
         )
 
@@ -121,15 +124,31 @@ class AllowList:
 
     def optimizer(self, name: str) -> type[optim.Optimizer]:
         """The optimizer class of that name."""
-        return _find(
+        return self._find(
             self._optimizers, name, "optimizer", "be one of torch.optim, or be decorated with @hosted as classes are"
         )
 
     def scheduler(self, name: str) -> type[lr_scheduler.LRScheduler]:
         """The learning-rate scheduler class of that name."""
-        return _find(
+        return self._find(
             self._schedulers, name, "scheduler", "be one of torch.optim.lr_scheduler, or be decorated with @hosted"
         )
+
+    def _find(self, table: dict[str, T], name: str, what: str, how: str) -> T:
+        try:
+            return table[name]
+        except KeyError:
+            full = min(
+                (each for each in table if each.startswith("torch.") and each.endswith(f".{name}")), key=len, default=""
+            )
+            if full and "." not in name:
+                how += f". With its full name: write {full}"
+            close = "" if full and "." not in name else self._hint(name, table)
+            raise NotAllowedError(f"{what} {name!r} is not on this owner's allow-list; it must {how}{close}") from None
+
+    def _hint(self, name: str, listed: Iterable[str]) -> str:
+        """Why a name may be missing: its module was changed since, or it is misspelled."""
+        return self.loaded.missing(name) or hint(name, listed)
 
     def _enter(self, name: str, cls: type) -> None:
         if issubclass(cls, optim.Optimizer):
@@ -162,19 +181,6 @@ def _is_offered(value: Any) -> bool:
         codec = codec_of(value)
         return is_hosted(value) or (codec is not None and codec.is_record)
     return inspect.isroutine(value) and is_remote(value)
-
-
-def _find(table: dict[str, T], name: str, what: str, how: str) -> T:
-    try:
-        return table[name]
-    except KeyError:
-        full = min(
-            (each for each in table if each.startswith("torch.") and each.endswith(f".{name}")), key=len, default=""
-        )
-        if full and "." not in name:
-            how += f". With its full name: write {full}"
-        close = "" if full and "." not in name else hint(name, table)
-        raise NotAllowedError(f"{what} {name!r} is not on this owner's allow-list; it must {how}{close}") from None
 
 
 def _imported(name: str) -> ModuleType:

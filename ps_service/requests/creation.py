@@ -14,7 +14,7 @@ from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
 from ps_service.hosting.fingerprints import Fingerprint
 from ps_service.hosting.objects import CreationSpec
-from ps_service.requests import fields, incidents, offers, spanning
+from ps_service.requests import error_answers, fields, incidents, offers, spanning
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import optimizer_of
@@ -37,7 +37,7 @@ M = TypeVar("M", bound=Message)
 _READS: dict[int, str] = {pb.READS_CONSISTENT: "consistent", pb.READS_INCONSISTENT: "inconsistent"}
 _NON_FINITE: dict[int, str] = {pb.NON_FINITE_APPLY: "apply", pb.NON_FINITE_REFUSE: "refuse"}
 
-_NOT_COMPARED: Final = {"replace", "default_seed", "joins_with_step", "policy", "owners"}
+_NOT_COMPARED: Final = {"replace", "source", "default_seed", "joins_with_step", "policy", "owners"}
 """Fields that do not tell whether two requests ask for the same object. Who comes later may leave out the policy."""
 
 
@@ -48,6 +48,7 @@ def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply
         ctx.defer(Deferred(being_made), lambda _: create(ctx, request, reply), reads=True)
         return
     _describe(ctx, reply, make_object(ctx, request))
+    reply.warning = error_answers.older_source(ctx.engine, "create", request) if request.source else ""
 
 
 def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:

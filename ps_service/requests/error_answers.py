@@ -139,6 +139,26 @@ def _shortened(text: str) -> str:
     return text if left_out <= 0 else f"{text[:half]} … {left_out:,} characters left out … {text[-half:]}"
 
 
+def older_source(engine: Engine, operation: str, request: Any) -> str:
+    """Says that the owner has an older source of the code that a request runs than its file or its sender; empty if
+    that is not known. It reads files."""
+    allowlist, theirs = engine.allowlist, b""
+    try:
+        if operation == "create":
+            thing: Any = allowlist.hosted(request.class_name)
+            theirs = request.source
+        elif operation != "call":
+            return ""
+        elif request.function:
+            thing = allowlist.function(request.function)
+        else:
+            thing = type(engine.registry.find(Ref.from_message(request.target)).value)
+    except errors.PsError:
+        return ""
+    told = allowlist.loaded.difference(thing, theirs)
+    return f"owner {engine.name!r} {told}" if told else ""
+
+
 def title(engine: Engine, operation: str, request: Any) -> str:
     """The name of the function that a request runs, as far as it is known before it runs."""
     if operation in ("create", "optimizer", "scheduler"):

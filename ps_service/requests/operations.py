@@ -17,12 +17,12 @@ from ps_service.requests import (
     handlers,
     inline,
     moving,
-    plain,
     replicas,
     reporting,
     spanning,
     steps,
 )
+from ps_service.requests.needs import NEEDS
 from ps_wire import operations
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Operation(operations.OperationInfo):
     """One operation, as the owner runs it.
 
     Attributes:
-        needs: The role that its callers need, as a bit of `roles`. There is no default: each operation has to say it.
+        needs: The role that its callers need, as a bit of `roles`: see `NEEDS`.
         plain: What its plain requests need, if that is less.
         handle: Reads the request and fills in the reply. It may defer the reply, see `RequestContext.defer`.
         expected_seconds: How long a request is expected to take on the event loop; infinity for one that must not run
@@ -61,59 +61,58 @@ class Operation(operations.OperationInfo):
             raise ValueError(f"the operation {self.name!r} needs no role that there is")
 
 
-def _operation(name: str, needs: int, handle: Callable[[RequestContext, Any, Any], None], **more: Any) -> Operation:
-    return Operation(needs=needs, handle=handle, **asdict(operations.OPERATIONS[name]), **more)
+def _operation(name: str, handle: Callable[[RequestContext, Any, Any], None], **more: Any) -> Operation:
+    asked = NEEDS[name]
+    return Operation(needs=asked.needs, plain=asked.plain, handle=handle, **asdict(operations.OPERATIONS[name]), **more)
 
 
 _ALL: Final = (
-    _operation("create", roles.TRAINER, creation.create, hosted=True, remake=creation.make_object),
-    _operation("attach", roles.READER, handlers.attach, expected_seconds=inline.short),
-    _operation("release", roles.READER, handlers.release, expected_seconds=inline.short),
-    _operation("delete", roles.ADMIN, handlers.delete, expected_seconds=inline.short),
+    _operation("create", creation.create, hosted=True, remake=creation.make_object),
+    _operation("attach", handlers.attach, expected_seconds=inline.short),
+    _operation("release", handlers.release, expected_seconds=inline.short),
+    _operation("delete", handlers.delete, expected_seconds=inline.short),
     _operation(
         "call",
-        roles.TRAINER,
         handlers.call,
         expected_seconds=inline.call,
         hosted=True,
         remake=handlers.make_instance,
-        plain=plain.FORWARD,
     ),
-    _operation("fetch", roles.BULK, handlers.fetch, plain=plain.RESULT),
-    _operation("backward", roles.TRAINER, backward.backward, expected_seconds=inline.backward, hosted=True),
-    _operation("gradients", roles.TRAINER, handlers.gradients),
-    _operation("norm", roles.TRAINER, handlers.norm),
-    _operation("scale", roles.TRAINER, handlers.scale),
-    _operation("unscale", roles.TRAINER, handlers.unscale),
-    _operation("set_requires_grad", roles.TRAINER, handlers.set_requires_grad),
-    _operation("end_context", roles.TRAINER, backward.end_context, expected_seconds=inline.short),
-    _operation("optimizer", roles.TRAINER, creation.optimizer, hosted=True, remake=creation.make_optimizer),
-    _operation("scheduler", roles.TRAINER, creation.scheduler, hosted=True, remake=creation.make_scheduler),
-    _operation("step", roles.TRAINER, steps.step, expected_seconds=inline.step, hosted=True),
-    _operation("set_options", roles.ADMIN, handlers.set_options, plain=plain.OPTIONS),
-    _operation("leave", roles.TRAINER, handlers.leave),
-    _operation("pull", roles.BULK, replicas.pull),
-    _operation("push", roles.TRAINER, replicas.push, expected_seconds=replicas.expected_seconds, hosted=True),
-    _operation("add_gradients", roles.TRAINER, replicas.add_gradients),
-    _operation("hold", roles.TRAINER, spanning.hold),
-    _operation("settle", roles.TRAINER, spanning.settle),
-    _operation("reported", roles.TRAINER, handlers.reported),
-    _operation("state", roles.BULK, handlers.state),
-    _operation("load_state", roles.ADMIN, handlers.load_state, hosted=True),
-    _operation("status", roles.READER, reporting.status, apart=True),
-    _operation("register", roles.OWNER, directory.register),
-    _operation("lookup", roles.READER, directory.lookup),
-    _operation("members", roles.READER, directory.members),
-    _operation("rendezvous", roles.OWNER, directory.rendezvous),
-    _operation("join_communicator", roles.TRAINER, collectives.join),
-    _operation("leave_communicator", roles.TRAINER, collectives.leave),
-    _operation("collective", roles.TRAINER, collectives.collective),
-    _operation("sessions", roles.ADMIN, administration.sessions, expected_seconds=inline.short),
-    _operation("history", roles.READER, reporting.history, expected_seconds=inline.short),
-    _operation("checkpoint", roles.ADMIN, administration.checkpoint, apart=True),
-    _operation("durable", roles.TRAINER, durable.durable),
-    _operation("move", roles.ADMIN, moving.move, apart=True, plain=plain.ACCEPT),
-    _operation("evict", roles.ADMIN, administration.evict, expected_seconds=inline.short),
+    _operation("fetch", handlers.fetch),
+    _operation("backward", backward.backward, expected_seconds=inline.backward, hosted=True),
+    _operation("gradients", handlers.gradients),
+    _operation("norm", handlers.norm),
+    _operation("scale", handlers.scale),
+    _operation("unscale", handlers.unscale),
+    _operation("set_requires_grad", handlers.set_requires_grad),
+    _operation("end_context", backward.end_context, expected_seconds=inline.short),
+    _operation("optimizer", creation.optimizer, hosted=True, remake=creation.make_optimizer),
+    _operation("scheduler", creation.scheduler, hosted=True, remake=creation.make_scheduler),
+    _operation("step", steps.step, expected_seconds=inline.step, hosted=True),
+    _operation("set_options", handlers.set_options),
+    _operation("leave", handlers.leave),
+    _operation("pull", replicas.pull),
+    _operation("push", replicas.push, expected_seconds=replicas.expected_seconds, hosted=True),
+    _operation("add_gradients", replicas.add_gradients),
+    _operation("hold", spanning.hold),
+    _operation("settle", spanning.settle),
+    _operation("reported", handlers.reported),
+    _operation("state", handlers.state),
+    _operation("load_state", handlers.load_state, hosted=True),
+    _operation("status", reporting.status, apart=True),
+    _operation("register", directory.register),
+    _operation("lookup", directory.lookup),
+    _operation("members", directory.members),
+    _operation("rendezvous", directory.rendezvous),
+    _operation("join_communicator", collectives.join),
+    _operation("leave_communicator", collectives.leave),
+    _operation("collective", collectives.collective),
+    _operation("sessions", administration.sessions, expected_seconds=inline.short),
+    _operation("history", reporting.history, expected_seconds=inline.short),
+    _operation("checkpoint", administration.checkpoint, apart=True),
+    _operation("durable", durable.durable),
+    _operation("move", moving.move, apart=True),
+    _operation("evict", administration.evict, expected_seconds=inline.short),
 )
 
 OPERATIONS: Final[dict[str, Operation]] = {each.name: each for each in _ALL}

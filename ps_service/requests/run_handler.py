@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.access.identities import asking
 from ps_service.parameters.locks import WouldBlock
 from ps_service.requests import durable, incidents, moving
-from ps_service.requests.error_answers import explain, failure, title
+from ps_service.requests.error_answers import explain, failure, older_source, title
 from ps_wire.errors import PsError, StorageError
 from ps_wire.runtime import latency
 from ps_wire.runtime.scopes import Scope, current_scope
+from ps_wire.v1.errors_pb2 import ErrorCode
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
@@ -21,6 +22,17 @@ if TYPE_CHECKING:
     from ps_service.requests.context import RequestContext
     from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
+
+
+_OF_OLDER_CODE: Final = frozenset(
+    (
+        ErrorCode.ERROR_REMOTE,
+        ErrorCode.ERROR_UNKNOWN_METHOD,
+        ErrorCode.ERROR_NOT_ALLOWED,
+        ErrorCode.ERROR_INVALID_ARGUMENT,
+    )
+)
+"""Errors that a request may have because the owner has loaded older code than the trainer means."""
 
 
 class _NoRequests(Scope):
@@ -148,5 +160,10 @@ def _failed(ctx: RequestContext, operation: Operation, request: Any, raised: Bas
     except PsError as lost:
         raised = lost
     if not operation.hosted or isinstance(raised, PsError):
-        return failure(explain(raised, operation.name, operation.hosted), number)
-    return failure(incidents.explained(ctx, title(ctx.engine, operation.name, request), raised), number)
+        answer = failure(explain(raised, operation.name, operation.hosted), number)
+    else:
+        answer = failure(incidents.explained(ctx, title(ctx.engine, operation.name, request), raised), number)
+    error = answer.reply.error
+    if error.code in _OF_OLDER_CODE and (told := older_source(ctx.engine, operation.name, request)):
+        error.message += f"; {told}"
+    return answer

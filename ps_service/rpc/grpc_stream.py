@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 
+from ps_service.rpc.methods import SERVICE
 from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet, unpack
 from ps_wire.limits import GRPC_OPTIONS
@@ -29,12 +30,6 @@ OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.so_reuseport", 0),
 ]
 """Options of the owner's gRPC server."""
-
-SERVICE: Final = "ps_wire.v1.Owner"
-"""Full name of the owner's gRPC service, which health checks may name."""
-
-HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-"""Full name of the health service itself."""
 
 
 def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:

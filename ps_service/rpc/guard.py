@@ -12,7 +12,7 @@ from ps_service.access import namespaces, roles
 from ps_service.access.access import Point
 from ps_service.access.identities import caller
 from ps_service.requests.operations import OPERATIONS
-from ps_service.rpc.grpc_stream import HEALTH, SERVICE
+from ps_service.rpc.methods import OTHERS, SERVICE
 from ps_service.rpc.unary_metadata import ERROR_KEY, NAMESPACE_KEY, STATUS, fit_for_metadata
 from ps_wire.errors import PsError, to_message
 
@@ -29,20 +29,6 @@ AUTHORIZATION: Final = "authorization"
 
 _NAMES: Final = ("x509_common_name", "x509_subject_alternative_name")
 """Where gRPC has the names of a certificate, which it has checked."""
-
-_REFLECTION: Final = "grpc.reflection.v1alpha.ServerReflection"
-
-OTHERS: Final = {
-    # Each request of a session is checked by itself.
-    f"/{SERVICE}/Session": Point("Session", roles.KNOWN),
-    "/ps_wire.v1.Directory/Claim": Point("Claim", roles.OWNER),
-    # Probes of load balancers and of Kubernetes have no tokens. It says whether the owner serves.
-    f"/{HEALTH}/Check": Point("health Check", roles.NOBODY),
-    f"/{HEALTH}/Watch": Point("health Watch", roles.NOBODY),
-    # It shows the protocol, as the files in proto/ do.
-    f"/{_REFLECTION}/ServerReflectionInfo": Point("reflection", roles.READER),
-}
-"""The methods of gRPC beside the operations, and what they need."""
 
 METHODS: Final[dict[str, Asked]] = {
     **{f"/{SERVICE}/{name.title().replace('_', '')}": each for name, each in OPERATIONS.items()},

@@ -79,6 +79,7 @@ def _turn(cache: CodeCache) -> int | None:
             _log.info("a table waits until another process has compiled the loops of tables, once on this machine")
             with waiting:
                 turn = cache.turn(wait=True)
+            _log.info("the table goes on")
         return turn
     return None
 
@@ -103,12 +104,14 @@ def _run_all(make: Callable[..., Any]) -> None:
 # Beside an owner that starts
 
 
-def compile_soon() -> threading.Thread | None:
+def compile_soon(has_tables: bool = True) -> threading.Thread | None:
     """Has everything compiled in another process, and returns at once, with a thread that waits for that process.
 
     numba's compiler holds Python's global lock for long, and an owner serves meanwhile. The process ends with this one.
-    None is returned if there is nothing to do, or the code could not be kept on disk.
+    None is returned if there is nothing to do, or the code could not be kept on disk. The log tells it where there are
+    tables; otherwise it is for debugging only, because most programs make none. A table that waits for it says so.
     """
+    level = logging.INFO if has_tables else logging.DEBUG
     # Not `compiled.available()`, which imports numba: this runs in the event loop of an owner that serves.
     if not compiled.is_installed():
         return None
@@ -116,19 +119,21 @@ def compile_soon() -> threading.Thread | None:
     try:
         turn = None if cache.complete else cache.turn(wait=False)
     except OSError as error:
-        _log.info(
-            "the loops of tables are compiled in each process that has a table, because no code is kept: %s", error
+        _log.log(
+            *(level, "the loops of tables are compiled in each process that has a table, because no code is kept: %s"),
+            error,
         )
         return None
     if turn is None:
         return None
-    thread = threading.Thread(target=_compile, args=(turn,), name="ps-compile", daemon=True)
+    thread = threading.Thread(target=_compile, args=(turn, level), name="ps-compile", daemon=True)
     thread.start()
     return thread
 
 
-def _compile(turn: int) -> None:
-    _log.info("compiling the loops of tables, once on this machine: a table that is made meanwhile waits for it")
+def _compile(turn: int, level: int) -> None:
+    failed = logging.WARNING if level == logging.INFO else level
+    _log.log(level, "compiling the loops of tables, once on this machine: a table that is made meanwhile waits for it")
     begin = time.monotonic()
     try:
         # It ends when its standard input does. In a session of its own, it does not get Ctrl-C of the owner's terminal.
@@ -138,17 +143,17 @@ def _compile(turn: int) -> None:
             pass_fds=(turn,), start_new_session=True,
         )  # fmt: skip
     except OSError as error:
-        _log.warning("the loops of tables are compiled when the first table is made: %s", error)
+        _log.log(failed, "the loops of tables are compiled when the first table is made: %s", error)
         return
     finally:
         os.close(turn)
     assert process.stderr is not None
     told = process.stderr.read().decode(errors="replace").strip()
     if process.wait() == 0:
-        _log.info("compiled the loops of tables in %.1f s", time.monotonic() - begin)
+        _log.log(level, "compiled the loops of tables in %.1f s", time.monotonic() - begin)
     else:
         why = told.splitlines()[-1] if told else f"the compiler's process ended with {process.returncode}"
-        _log.warning("the loops of tables are compiled when the first table is made: %s", why)
+        _log.log(failed, "the loops of tables are compiled when the first table is made: %s", why)
 
 
 def fill_cache() -> None:

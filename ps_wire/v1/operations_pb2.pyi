@@ -127,7 +127,7 @@ class ObjectInfo(_message.Message):
     def __init__(self, handle: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., class_name: _Optional[str] = ..., name: _Optional[str] = ..., methods: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Iterable[_Union[ParameterInfo, _Mapping]]] = ...) -> None: ...
 
 class CreateRequest(_message.Message):
-    __slots__ = ("class_name", "args", "kwargs", "name", "seed", "default_seed", "replace")
+    __slots__ = ("class_name", "args", "kwargs", "name", "seed", "default_seed", "replace", "source")
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     ARGS_FIELD_NUMBER: _ClassVar[int]
     KWARGS_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class CreateRequest(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_SEED_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
     class_name: str
     args: _values_pb2.Value
     kwargs: _values_pb2.Value
@@ -142,21 +143,24 @@ class CreateRequest(_message.Message):
     seed: int
     default_seed: int
     replace: bool
-    def __init__(self, class_name: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., seed: _Optional[int] = ..., default_seed: _Optional[int] = ..., replace: bool = ...) -> None: ...
+    source: bytes
+    def __init__(self, class_name: _Optional[str] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., seed: _Optional[int] = ..., default_seed: _Optional[int] = ..., replace: bool = ..., source: _Optional[bytes] = ...) -> None: ...
 
 class CreateReply(_message.Message):
-    __slots__ = ("object", "created", "owners", "epoch", "part")
+    __slots__ = ("object", "created", "owners", "epoch", "part", "warning")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    WARNING_FIELD_NUMBER: _ClassVar[int]
     object: ObjectInfo
     created: bool
     owners: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
     part: PartState
-    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., created: bool = ..., owners: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., part: _Optional[_Union[PartState, _Mapping]] = ...) -> None: ...
+    warning: str
+    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., created: bool = ..., owners: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., part: _Optional[_Union[PartState, _Mapping]] = ..., warning: _Optional[str] = ...) -> None: ...
 
 class PartState(_message.Message):
     __slots__ = ("version", "number", "known")

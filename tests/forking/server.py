@@ -32,7 +32,8 @@ from contextlib import suppress
 from typing import Final, NoReturn, NotRequired, TypedDict
 
 SLOW: Final = (
-    *("torch._dynamo", "uvloop", "ps_service.cli.commands", "trainer_client.rpc", "trainer_client.optim"),
+    *("torch._dynamo", "uvloop", "ps_service.cli.commands", "ps_service.cli.serving"),
+    *("trainer_client.rpc", "trainer_client.optim", "trainer_client.tables"),
     *("tests.hosted_models", "tests.rpc.situations"),
 )
 """What the programs import anyway, owners with an optimizer torch's compiler too."""

@@ -24,6 +24,8 @@ FORBIDDEN_ATTRIBUTES = {("torch", "load"), ("torch", "save"), ("torch", "package
 ALLOWED = {
     # The release of the package itself.
     ("ps_wire/release.py", "importlib.metadata"),
+    # That of torch.
+    ("ps_service/cli/commands.py", "importlib.metadata"),
     # The modules of --import, or of allow= for a member of a group.
     ("trainer_client/rpc/own_owner.py", "importlib"),
     ("ps_service/hosting/allowlist.py", "importlib"),
@@ -48,9 +50,12 @@ ALLOWED = {
     # Whether this is a notebook, in the same way; and what the program was started as, for its name in the status.
     ("trainer_client/reporting/progress.py", "sys.modules"),
     ("trainer_client/session/programs.py", "sys.modules"),
+    # The files of the modules that --import names.
+    ("ps_service/cli/reloading.py", "sys.modules"),
     # Names of the package itself, each from one fixed module, when they are used first; and its commands.
     ("ps_service/__init__.py", "importlib"),
     ("ps_service/ray/__init__.py", "importlib"),
+    ("trainer_client/__init__.py", "importlib"),
     ("ps_service/cli/entry.py", "importlib"),
     # The files of the page, which are in the package.
     ("ps_service/monitoring/page.py", "importlib.resources"),

@@ -65,6 +65,7 @@ FIELDS: dict[str, Field] = {
     "max_context_seconds": Field(3600.0, ("0", 0.0), ("60", 60.0), 90.5),
     "drain_seconds": Field(20.0, ("0.5", 0.5), ("4", 4.0), 0.0),
     "until_eof": Field(False, ("true", True), ("false", False), True),
+    "reload": Field(False, ("true", True), ("false", False), True),
     "direct_port": Field(0, ('"off"', "off"), ("50151", 50151), 50152),
     "shared_memory": Field(True, ("false", False), ("true", True), False),
     "tls_cert": Field(None, ('"a.pem"', Path("a.pem")), ("b.pem", Path("b.pem")), Path("c.pem")),

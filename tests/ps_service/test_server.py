@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
-from ps_service.rpc.grpc_stream import SERVICE
+from ps_service.rpc.methods import SERVICE
 from ps_service.server import Server
 from ps_wire.limits import Limits
 from tests.ports import ReservedPort

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
+from ps_wire.codec.sources import own_fingerprint
 from ps_wire.codec.values import Encoder
 from ps_wire.numerics.seeds import of_torch
 from ps_wire.tables.names import SHARD
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
     from trainer_client.handles.references import RRef
     from trainer_client.session.session import Session
+
+
+_log = logging.getLogger(__name__)
 
 
 def create(
@@ -44,8 +49,9 @@ def create(
     encoder = Encoder(payload, partial(references.handle_message, handles, context))
     default_seed = seeding.next(context.seeds if context is not None else None)
     own_seed = None if seed is None else of_torch(seed)
+    source = own_fingerprint(cls) if isinstance(cls, type) else b""
     request = CreateRequest(
-        class_name=name_of(cls), name=name, seed=own_seed, default_seed=default_seed, replace=replace
+        class_name=name_of(cls), name=name, seed=own_seed, default_seed=default_seed, replace=replace, source=source
     )
     encoder.encode_into(request.args, args)
     encoder.encode_into(request.kwargs, dict(sorted(kwargs.items())))
@@ -59,6 +65,8 @@ def create(
 def _made(session: Session, made_by: MadeBy | None, held: object, reply: Reply, _: PayloadReader) -> RemoteObject:
     handle = handle_from(session, reply.create.object)
     handle.made_by, handle.was_made = made_by, reply.create.created
+    if reply.create.warning:
+        _log.warning("%s", reply.create.warning)
     return handle
 
 

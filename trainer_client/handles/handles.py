@@ -128,7 +128,9 @@ class RemoteObject(RRef):
     def _hint(self, name: str) -> str:
         known = self.__dict__  # not the attributes: some are missing while a handle is copied
         parameters = [info.name for info in known["_info"].parameters] if "_info" in known else ()
-        return hints.of_object(name, known.get("class_name", "the object"), known.get("methods", ()), parameters)
+        made_by = known.get("made_by")
+        own = "" if made_by is None else made_by.cls
+        return hints.of_object(name, known.get("class_name", "the object"), known.get("methods", ()), parameters, own)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.methods]

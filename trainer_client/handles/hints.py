@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ps_wire.close_names import hint
+from ps_wire.decorators import is_remote
 from ps_wire.tables.names import SHARD
 
 _PLACES = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16"}
@@ -23,10 +24,18 @@ PARAMETER: Final = (
 """What torch calls a handle that an optimizer of this process was given."""
 
 
-def of_object(name: str, class_name: str, methods: Iterable[str], parameters: Iterable[str] = ()) -> str:
-    """The message for a name that a handle to an object, or to a module with these parameters, does not have."""
+def of_object(
+    name: str, class_name: str, methods: Iterable[str], parameters: Iterable[str] = (), own: type | str = ""
+) -> str:
+    """The message for a name that a handle to an object, or to a module with these parameters, does not have. `own` is
+    the class that this program has given to make it, if it has given one."""
     methods = tuple(methods)
     told = f"{class_name} offers no {name!r}, only {', '.join(methods) or 'none'}{hint(name, methods)}"
+    method = _method(own, name) if isinstance(own, type) else None
+    if method is not None and is_remote(method):
+        return f"{told}. It is @remote in this program: the owner has loaded an older file, so restart it"
+    if method is not None:
+        return f"{told}. This program has it without @remote: mark it, and restart the owner"
     if name in _PLACES:
         return f"{told}. Its device and dtype are those of the owner: `ps-service serve --device`, or the constructor"
     if name in _GRADIENTS:
@@ -37,6 +46,14 @@ def of_object(name: str, class_name: str, methods: Iterable[str], parameters: It
             "values"
         )
     return told
+
+
+def _method(cls: type, name: str) -> object | None:
+    """The method of a class of a program, and not of torch, that could be called from elsewhere."""
+    for each in cls.__mro__ if not name.startswith("_") else ():
+        if name in vars(each) and not each.__module__.startswith("torch."):
+            return vars(each)[name] if callable(vars(each)[name]) else None
+    return None
 
 
 def of_parameter(name: str) -> str:

@@ -15,18 +15,13 @@ from ps_wire.runtime.nothing import nothing
 from ps_wire.tables.names import OPTIMIZER, SHARD
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Reply, Request
+from trainer_client.pauses import PATIENCE_SECONDS, PAUSE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from trainer_client.pending import Pending
     from trainer_client.session.session import Session
-
-PAUSE_SECONDS: Final = 0.2
-"""The most seconds for which objects are closed."""
-
-PATIENCE_SECONDS: Final = 60.0
-"""Seconds in which a moment is looked for at which no pass uses the objects."""
 
 _SHARE_OF_PASSES: Final = 0.6
 """The part of the pause that passes which have begun get to end."""

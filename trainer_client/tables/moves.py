@@ -13,17 +13,12 @@ from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, PsError,
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DurableRequest
+from trainer_client.pauses import PATIENCE_SECONDS, PAUSE_SECONDS
 
 if TYPE_CHECKING:
     from ps_wire.tables.routing import Routing
     from trainer_client.tables.creation import Tables
     from trainer_client.tables.table import Table
-
-PAUSE_SECONDS: Final = 0.2
-"""The most seconds for which a table is closed."""
-
-PATIENCE_SECONDS: Final = 60.0
-"""Seconds in which a moment is looked for at which no pass uses the rows."""
 
 _SHARE_OF_PASSES: Final = 0.6
 """The part of the pause that passes which have begun get to end."""

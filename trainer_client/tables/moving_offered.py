@@ -8,9 +8,10 @@ from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import StatusRequest
 from trainer_client.handles.object_moves import Drain, MovedObjects, ObjectMove
+from trainer_client.pauses import PATIENCE_SECONDS, PAUSE_SECONDS
 from trainer_client.pending import Pending
 from trainer_client.tables import placement
-from trainer_client.tables.moves import PATIENCE_SECONDS, PAUSE_SECONDS, Move, Moved
+from trainer_client.tables.moves import Move, Moved
 
 if TYPE_CHECKING:
     import asyncio

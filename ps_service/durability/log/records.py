@@ -11,11 +11,11 @@ over the code, too, so that damage is told from what somebody has changed.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-import numpy as np
 import xxhash
 
 ALIGNMENT: Final = 64
@@ -27,7 +27,7 @@ HEADER_BYTES: Final = _HEADER.size
 
 _MAGIC: Final = b"PSL1"
 _SIGNED: Final = b"PSL2"
-_MAGICS: Final = np.frombuffer(_MAGIC + _SIGNED, np.uint32)
+_MAGICS: Final = re.compile(b"%b|%b" % (_MAGIC, _SIGNED))
 
 CODE_BYTES: Final = 32
 
@@ -90,11 +90,8 @@ def read(memory: memoryview, start: int, begin: int = 0) -> Iterator[Record]:
 
 def later(memory: memoryview, start: int, begin: int) -> Iterator[Record]:
     """The whole records that lie anywhere behind an offset, which is a multiple of 64."""
-    usable = len(memory) - len(memory) % ALIGNMENT
-    words = np.frombuffer(memory[:usable], np.uint32).reshape(-1, ALIGNMENT // 4)[:, 0]
-    for place in np.flatnonzero(np.isin(words[begin // ALIGNMENT :], _MAGICS)):
-        record = _at(memory, start, begin + int(place) * ALIGNMENT)
-        if record is not None:
+    for found in _MAGICS.finditer(memory, begin):
+        if found.start() % ALIGNMENT == 0 and (record := _at(memory, start, found.start())) is not None:
             yield record
 
 

@@ -15,7 +15,7 @@ from ps_service.durability.resharding.placement import Placement, Wanted, place
 from ps_service.durability.resharding.records import Records, of_table, state_of
 from ps_service.durability.resharding.source import Objects, Rebuild, Source, objects_in
 from ps_service.durability.resharding.split_table import SplitTable, different_moments, tables_in
-from ps_service.durability.store import CheckpointError, Store, finished
+from ps_service.durability.store import APART_SECONDS, CheckpointError, Store, finished
 from ps_service.durability.tensors import TensorWriter
 from ps_wire.limits import MIB
 from ps_wire.v1 import checkpoint_pb2 as pb
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
 _PART_BYTES: Final = 64 * MIB
 """Bytes of a file of tensors, which is put together in memory."""
-
-APART_SECONDS: Final = 300.0
-"""How far apart the checkpoints of owners that were stopped together may be written."""
 
 
 @dataclass

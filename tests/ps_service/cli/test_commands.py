@@ -311,7 +311,7 @@ async def test_sessions_and_contexts_are_listed_and_ended(start: StartOwner, for
     lines = [" ".join(line.split()) for line in tables[1].splitlines()]
     assert (tables[0], tables[2]) == (0, "")
     assert lines[0] == "ps0: 2 sessions, 1 open context"
-    assert any(line.startswith(f"{id} ") and " shared " in line for line in lines)
+    assert any(line.startswith(f"{id} ") and " memory " in line for line in lines)
     assert any(line.startswith(f"{id}/1 {id} ") for line in lines)
     told = json.loads(text[1])
     assert [each["id"] for each in told["sessions"]] == [id, others]

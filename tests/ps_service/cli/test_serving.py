@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from contextlib import aclosing
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import trainer_client as tc
 from ps_service.cli.serving import _tell
 from tests.forking.process import Forking
+from tests.owner_processes import forked_owners
 
 SERVER: Any = SimpleNamespace(address="127.0.0.1:5", http_url="http://127.0.0.1:6")
 
@@ -35,6 +38,32 @@ def test_a_terminal_gets_the_address_once(
     logging.getLogger("ps_service.cli.serving").manager._clear_cache()
     _tell(SERVER, "ps0")
     assert len(capsys.readouterr().out.splitlines()) == lines
+
+
+async def test_an_owner_without_a_data_directory_says_that_its_state_goes_with_it(forking: Forking) -> None:
+    async with forked_owners(forking) as start:
+        owner = await start("--name", "ps7")
+        async with tc.connect(owner.address) as ps:
+            for name in ("net", "b", *(f"more{i:02}" for i in range(12))):
+                await ps.module("torch.nn.Linear", 2, 1, name=name)
+        owner.process.terminate()
+        _, lines = await owner.ended()
+        told = [line["event"] for line in map(json.loads, lines) if "data-dir" in line["event"]]
+    assert told == [
+        "ps7 has no --data-dir: what it holds is lost when it stops. --data-dir FOLDER keeps it",
+        "ps7 has no --data-dir, so these objects are lost with it: b, more00, more01, more02, more03, more04, more05, "
+        "more06, more07, more08 and 4 more",
+    ]
+
+
+async def test_one_that_has_one_does_not_say_so(forking: Forking, tmp_path: Path) -> None:
+    async with forked_owners(forking) as start:
+        owner = await start("--data-dir", str(tmp_path / "ps0"))
+        async with tc.connect(owner.address) as ps:
+            await ps.module("torch.nn.Linear", 2, 1, name="net")
+        owner.process.terminate()
+        _, lines = await owner.ended()
+    assert not [line for line in lines if "lost" in line or "no --data-dir" in line]
 
 
 async def test_full_collections_pass_over_what_an_owner_has_imported(forking: Forking) -> None:

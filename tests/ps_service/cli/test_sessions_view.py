@@ -37,8 +37,40 @@ def test_sessions_have_a_table() -> None:
     lines = shown(full())
     assert lines[0] == "ps0: 2 sessions, 1002 open contexts"
     assert lines[1:3] == ["Sessions", "session from over age open busy holds refs"]
-    assert lines[3] == "0123abcd process 77 shared 1.0 h 2 3 10.0 MiB 5"
-    assert "00000000~2 [::1]:5 unary 1.2 d 0 0 0 B 0" in lines and "away 12 s" in lines
+    assert lines[3] == "0123abcd process 77 memory 1.0 h 2 3 10.0 MiB 5"
+    assert lines[4] == "00000000~2 [::1]:5 away 12 s 1.2 d 0 0 0 B 0"
+
+
+def wide() -> SessionsReply:
+    """Sessions with what is wide in each column."""
+    reply = SessionsReply(owner="ps0", open_contexts=1)
+    for transport in ("shared_memory", "direct", "grpc", "unary"):
+        reply.sessions.add(
+            id="0123abcd", transport=transport, peer="192.168.110.120:50051", connected=True, age_seconds=99 * 60,
+            contexts=123, requests_in_flight=16, context_bytes=1000 << 20, references=1234,
+        )  # fmt: skip
+    reply.sessions.add(id="0123abcd", peer="process 1234567", away_seconds=25, age_seconds=99 * 60, references=12)
+    reply.contexts.add(id="0123abcd/123456", age_seconds=5900, unused_seconds=5900, sessions=["0123abcd", "01234567"])
+    return reply
+
+
+def test_each_session_and_context_has_one_line_in_80_columns() -> None:
+    out = io.StringIO()
+    show_sessions(wide(), Console(file=out, width=80))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 1 + 3 + 5 + 3 + 1
+    assert max(map(len, lines)) <= 80
+    assert lines[4] == "0123abcd  192.168.110.120:50051  memory     1.6 h   123    16  1000.0 MiB  1234"
+
+
+def test_what_is_piped_has_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    reply = wide()
+    reply.sessions[0].peer = "[2001:db8:85a3:aaaa:bbbb:8a2e:370:7334]:50051"
+    show_sessions(reply)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + 3 + 5 + 3 + 1
+    assert reply.sessions[0].peer in lines[4]
 
 
 def test_nothing_is_cut() -> None:

@@ -56,19 +56,19 @@ async def test_an_owner_has_the_loops_compiled_once_on_a_machine(start: StartOwn
     for each in cache_directory().iterdir():  # so that the process needs less time
         if each.is_dir():
             (folder / each.name).symlink_to(each)
-    owner = await start(XDG_CACHE_HOME=str(tmp_path), PS_COMPILE_TABLES="yes")
+    owner = await start(XDG_CACHE_HOME=str(tmp_path), PS_COMPILE_TABLES="yes", PS_LOG_LEVEL="debug")
     assert "is serving" in owner.first
     lines = await read_until(owner, "compiled the loops of tables in ")
     assert any("compiling the loops of tables, once on this machine" in line for line in lines)
 
-    another = await start(XDG_CACHE_HOME=str(tmp_path), PS_COMPILE_TABLES="yes")
+    another = await start(XDG_CACHE_HOME=str(tmp_path), PS_COMPILE_TABLES="yes", PS_LOG_LEVEL="debug")
     another.process.terminate()
     _, lines = await another.ended()
     assert "compil" not in "".join(lines)
 
 
 async def test_the_compiler_ends_with_its_owner(start: StartOwner, cache: CodeCache, tmp_path: Path) -> None:
-    owner = await start(XDG_CACHE_HOME=str(tmp_path), PS_COMPILE_TABLES="yes")
+    owner = await start(XDG_CACHE_HOME=str(tmp_path), PS_COMPILE_TABLES="yes", PS_LOG_LEVEL="debug")
     await read_until(owner, "compiling the loops of tables")
     process = psutil.Process(owner.process.pid)
     await until(lambda: len(process.children()) == 1)
@@ -82,6 +82,32 @@ async def test_the_compiler_ends_with_its_owner(start: StartOwner, cache: CodeCa
     turn = cache.turn(wait=False)
     assert turn is not None, "the next process cannot compile"
     os.close(turn)
+
+
+async def test_who_has_no_tables_is_not_told_of_their_loops(
+    start: StartOwner, cache: CodeCache, tmp_path: Path
+) -> None:
+    owner = await start(XDG_CACHE_HOME=str(tmp_path), PS_COMPILE_TABLES="yes")
+    await until(lambda: bool(psutil.Process(owner.process.pid).children()))
+    owner.process.terminate()
+    _, lines = await owner.ended()
+    assert not [line for line in lines if "table" in line]
+
+
+@pytest.mark.parametrize("has_tables", [False, True])
+def test_an_owner_with_tables_says_that_it_compiles(
+    cache: CodeCache, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, has_tables: bool
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("subprocess.Popen", MagicMock(side_effect=OSError("no process")))
+    thread = compile_soon(has_tables)
+    assert thread is not None
+    thread.join()
+    told = [each.message for each in caplog.records]
+    assert told == has_tables * [
+        "compiling the loops of tables, once on this machine: a table that is made meanwhile waits for it",
+        "the loops of tables are compiled when the first table is made: no process",
+    ]
 
 
 async def test_a_table_waits_while_another_process_compiles(cache: CodeCache, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,7 +124,7 @@ async def test_a_table_waits_while_another_process_compiles(cache: CodeCache, ca
     os.close(turn)
     await asyncio.to_thread(table.join)
     assert made.called
-    assert "compiling" not in caplog.text
+    assert "compiling" not in caplog.text and "the table goes on" in caplog.text
 
 
 def test_there_is_nothing_to_do_once_the_code_is_there(cache: CodeCache) -> None:
