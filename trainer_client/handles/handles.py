@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from ps_wire.close_names import hint
 from ps_wire.errors import PsError, UnknownNameError
 from ps_wire.numbers import check_timeout
 from ps_wire.refs import Ref
 from ps_wire.runtime.failures import shortened
+from ps_wire.v1.operations_pb2 import ObjectInfo
 from trainer_client.graph.current import current_context
 from trainer_client.handles import calls, hints, states
 from trainer_client.handles.calls import USUAL
@@ -22,13 +23,15 @@ from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Compress
-    from ps_wire.v1.operations_pb2 import ObjectInfo
     from trainer_client.graph.nodes import Encode
     from trainer_client.handles.parameters import Freezable
     from trainer_client.pending import Pending
     from trainer_client.replicas.classes import Factory, MadeBy
     from trainer_client.replicas.exchange import Reads
     from trainer_client.session.session import Session
+
+
+_NO_INFO: Final = ObjectInfo()
 
 
 class RemoteObject(RRef):
@@ -127,8 +130,10 @@ class RemoteObject(RRef):
 
     def _hint(self, name: str) -> str:
         known = self.__dict__  # not the attributes: some are missing while a handle is copied
-        parameters = [info.name for info in known["_info"].parameters] if "_info" in known else ()
-        return hints.of_object(name, known.get("class_name", "the object"), known.get("methods", ()), parameters)
+        info = known.get("_info", _NO_INFO)
+        parameters = [each.name for each in info.parameters]
+        class_name, methods = known.get("class_name", "the object"), known.get("methods", ())
+        return hints.of_object(name, class_name, methods, parameters, info.unmarked)
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.methods]

@@ -23,10 +23,16 @@ PARAMETER: Final = (
 """What torch calls a handle that an optimizer of this process was given."""
 
 
-def of_object(name: str, class_name: str, methods: Iterable[str], parameters: Iterable[str] = ()) -> str:
-    """The message for a name that a handle to an object, or to a module with these parameters, does not have."""
+def of_object(
+    name: str, class_name: str, methods: Iterable[str], parameters: Iterable[str] = (), unmarked: Iterable[str] = ()
+) -> str:
+    """The message for a name that a handle to an object, or to a module with these parameters, does not have. The
+    `unmarked` are methods of its class that trainers may not call."""
     methods = tuple(methods)
-    told = f"{class_name} offers no {name!r}, only {', '.join(methods) or 'none'}{hint(name, methods)}"
+    told = f"{class_name} offers no {name!r}, only {', '.join(methods) or 'none'}"
+    if name in unmarked:
+        return f"{told}: its class has that method without a mark. Mark it with @remote, and start the owner again"
+    told += hint(name, methods)
     if name in _PLACES:
         return f"{told}. Its device and dtype are those of the owner: `ps-service serve --device`, or the constructor"
     if name in _GRADIENTS:
