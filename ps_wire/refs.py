@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from typing import NamedTuple
@@ -33,6 +34,11 @@ class Ref(NamedTuple):
         if match is None:
             raise InvalidArgumentError(f"{text!r} is not a handle; one looks like ps://ps0/0123…cdef")
         return cls(match["owner"], match["object_id"], match["parameter"] or "")
+
+    def digest(self) -> int:
+        """64 bits that identify it, on any owner, and do not give its id away."""
+        text = f"{self.object_id}#{self.parameter}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
     @classmethod
     def from_message(cls, message: values_pb2.Handle) -> Ref:

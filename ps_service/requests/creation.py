@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
 from ps_service.hosting.objects import CreationSpec
-from ps_service.requests import asked, fields, incidents, offers, spanning
+from ps_service.requests import asked, fields, incidents, layouts, offers, spanning
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import optimizer_of
@@ -46,22 +46,26 @@ def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply
 
 def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
     """Makes an optimizer, or finds the one of that name."""
-    hosted = _describe(ctx, reply, make_optimizer(ctx, request))
-    made = optimizer_of(hosted)
+    asks_for_one = request.HasField("attach")
+    found = (ctx.find(request.attach), False) if asks_for_one else make_optimizer(ctx, request)
+    made = layouts.checked(found[0]) if asks_for_one else optimizer_of(found[0])
+    hosted = _describe(ctx, reply, found)
+    over_owners = len(request.owners) > 1 or len(made.spread.groups) > 0
     rounds = made.rounds
     is_following = rounds is not None and rounds.following is not None
     if not reply.created:
-        spanning.check(hosted, made, request.owners)
+        if not asks_for_one:
+            spanning.check(hosted, made, request.owners)
         # Owners that follow hear of a change of the policy later.
         if request.HasField("policy") and not is_following:
-            _check_policy(hosted, made, policies.from_plain(ctx.read(request.policy)), len(request.owners) > 1)
+            _check_policy(hosted, made, policies.from_plain(ctx.read(request.policy)), over_owners)
     # Who asks for an optimizer is about to step it, so the first round waits for all that have come. A table comes with
     # its optimizer, also to those that only read it.
     if not is_following and not request.joins_with_step:
         offers.join(ctx, made, reply.created)
     if rounds is not None:
         reply.owners.extend(rounds.owners)
-    offers.when_handled(ctx, made, partial(_tell_rounds, ctx, made, len(request.owners) > 1, reply))
+    offers.when_handled(ctx, made, partial(_tell_rounds, ctx, made, over_owners, reply))
 
 
 def _tell_rounds(ctx: RequestContext, optimizer: HostedOptimizer, over_owners: bool, reply: pb.CreateReply) -> None:
@@ -135,6 +139,7 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         prepare=prepare,
         replace=request.replace,
         account=ctx.account,
+        spread=layouts.spread_of(request),
     )
     return with_spec(ctx, "optimizer", request, made)
 

@@ -12,7 +12,7 @@ from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import NO, REFERENCE, VALUE, Arguments, Invocation, Recording
-from ps_service.requests import fields, incidents, noting, offers, spanning
+from ps_service.requests import fields, incidents, layouts, noting, offers, spanning
 from ps_service.requests.creation import with_spec
 from ps_service.requests.plain import check_code
 from ps_service.training import freezing, state_dicts
@@ -31,9 +31,15 @@ _NO_REGION: Final = nullcontext()
 
 
 def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
-    """Finds an object by name or handle."""
-    target = request.name if request.HasField("name") else Ref.from_message(request.handle)
-    ctx.describe(reply.object, creation.attach(ctx.engine, target))
+    """Finds an object by name or handle, or a part of an optimizer or scheduler by what it is a part of."""
+    if request.HasField("part"):
+        hosted = layouts.find(ctx, request.part)
+    else:
+        hosted = creation.attach(
+            ctx.engine, request.name if request.HasField("name") else Ref.from_message(request.handle)
+        )
+    ctx.describe(reply.object, hosted)
+    layouts.describe(reply, hosted)
 
 
 def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseReply) -> None:
