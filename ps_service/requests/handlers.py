@@ -52,13 +52,13 @@ def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply
     """Removes a named object and its dependents; of a table with other owners only if all of them are asked."""
     ctx.repeats("delete", request)
     registry = ctx.engine.registry
-    found = registry.named(request.name)
+    found = registry.named(request.name) if not request.HasField("handle") else ctx.find(request.handle)
     if found.is_table and not request.everywhere and (owners := found.value.routing.owners) != (ctx.engine.name,):
         reply.owners.extend(owners)
         return
     # Nothing refers to them afterwards.
     dependents = incidents.dependents_of(found)
-    incidents.deleted(ctx, registry.delete(request.name), dependents)
+    incidents.deleted(ctx, registry.delete(found.name), dependents)
 
 
 def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> None:

@@ -270,7 +270,8 @@ async def test_a_module_stays_where_it_is(ps: tc.Client) -> None:
 async def test_a_handle_is_shared_as_text(ps: tc.Client, ps2: tc.Client) -> None:
     counter = await ps.create(COUNTER, 3)
     text = str(counter)
-    assert text == f"ps://ps0/{counter.ref.object_id}" and len(counter.ref.object_id) == 32
+    assert text == f"{COUNTER} on ps0 (ps://ps0/{counter.ref.object_id})" and len(counter.ref.object_id) == 32
+    assert await ps2.attach(str(counter.ref)) == counter
     there = await ps2.attach(text)
     assert there == counter and await there.add(4) == 7 and await counter.get() == 7
     del counter

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 from ps_wire.codec.names import name_of
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId, Ref, new_trainer_id
+from ps_wire.runtime.nothing import nothing
 from ps_wire.status import OwnerStatus
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, StatusRequest
@@ -20,18 +22,22 @@ from trainer_client.client.training import Makers, OffersTraining
 from trainer_client.collectives.communicator import Communicator, join
 from trainer_client.graph.current import Openings
 from trainer_client.handles.calls import CallOptions, call
+from trainer_client.handles.named import named_parts
 from trainer_client.handles.parameters import RemoteParameter, set_everywhere
+from trainer_client.handles.references import RRef
 from trainer_client.optimizers import attaching, creation, scheduler
-from trainer_client.pending import DEFAULT, Pending
+from trainer_client.pending import DEFAULT, Joined, Pending
 from trainer_client.replicas.replica import Replicas
 from trainer_client.tables.creation import Tables
 from trainer_client.tables.offered import OffersTables
+from trainer_client.tables.table import Table
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
     from trainer_client.graph.leaves import LocalGradients
     from trainer_client.handles.handles import RemoteModule, RemoteObject
-    from trainer_client.handles.references import RRef
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
+    from trainer_client.optimizers.scheduler import DistributedScheduler
     from trainer_client.session.settings import Settings
 
 
@@ -127,21 +133,23 @@ class Client(OffersPasses, Connected, OffersTables, OffersTraining, OffersDurabi
         """Makes an instance of any class on the owner's allow-list, or attaches to one; otherwise like `module`."""
         return objects.create(self.session(owner), cls, args, kwargs, name, seed, self._seeding, timeout, replace)
 
-    def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]:
-        """A handle to an object that exists.
+    def attach(self, target: str | RRef, owner: str = "") -> Pending[RemoteObject]:
+        """A handle to an object that exists. Optimizers and schedulers are given by `optimizer` and `scheduler`.
 
         Args:
-            target: The name of an object, or `str(handle)` of another trainer's handle.
+            target: The name of an object, `str(handle)` of another trainer's handle, or a handle.
             owner: Name of the owner to ask for a name; empty for the first.
 
         Raises:
             UnknownNameError: There is no object of that name, or the owner cannot be found.
             StaleHandleError: The handle's object no longer exists.
-            InvalidArgumentError: `target` begins like a handle and is none.
+            InvalidArgumentError: `target` begins like a handle and is none, or is neither.
         """
-        if not target.startswith("ps://"):
+        if not isinstance(target, (str, RRef)):
+            raise InvalidArgumentError(f"attach() takes a name or a handle, and not {target!r}")
+        if isinstance(target, str) and not Ref.is_in(target):
             return objects.attach(self.session(owner), AttachRequest(name=target))
-        ref = Ref.parse(target)
+        ref = Ref.parse(target) if isinstance(target, str) else target.ref
         request = AttachRequest(handle=ref.to_message())
         if ref.owner in self.sessions:
             return objects.attach(self.sessions[ref.owner], request)
@@ -196,18 +204,32 @@ class Client(OffersPasses, Connected, OffersTables, OffersTraining, OffersDurabi
         """
         return call(self.session(owner), name_of(function), "", args, kwargs, CallOptions(timeout=timeout), keep=True)
 
-    def delete(self, name: str, owner: str = "") -> Pending[None]:
+    def delete(
+        self, target: str | RemoteObject | Table | DistributedOptimizer | DistributedScheduler, owner: str = ""
+    ) -> Pending[None]:
         """Removes a named object and the optimizers of its parameters; handles to it become stale.
 
-        A table is removed from all of its owners, whichever of them is asked.
+        A table is removed from all of its owners, whichever of them is asked. So is an optimizer or a scheduler that is
+        given itself, and not by its name.
 
         `with contextlib.suppress(UnknownNameError):` around it lets a program begin anew in every run.
+
+        Args:
+            target: The name of the object, or a handle to it.
+            owner: Name of the owner that has the object of that name; empty for the first.
 
         Raises:
             UnknownNameError: There is no object of that name; or it is a table, and this client is not connected to one
                 of its owners. Nothing was deleted.
+            StaleHandleError: The handle's object no longer exists, though there may be another one of its name.
+            InvalidArgumentError: The object has no name: it is freed with its last handle.
         """
-        return self._tables.delete(self.session(owner), name)
+        if isinstance(target, str):
+            return self._tables.delete(self.session(owner), target)
+        if isinstance(target, Table):
+            return target.delete()
+        deleting = [self._tables.delete(each.session, each.name, each) for each in named_parts(target)]
+        return Joined(self._loop, deleting, nothing, "delete")
 
     def requires_grad_(
         self, handles: Iterable[RemoteModule | RemoteParameter], requires_grad: bool = True

@@ -90,9 +90,11 @@ class RemoteObject(RRef):
         """
         return self._call(method, args, kwargs, keep=True)
 
+    def __str__(self) -> str:
+        return f"{hints.title(self._info)} on {self.owner} ({self.ref})"
+
     def _told(self) -> str:
-        name = f" {self.name!r}" if self.name else ""
-        return f", {self.class_name}{name}{'' if self.training else ' in evaluation mode'}"
+        return f", {hints.title(self._info)}{'' if self.training else ' in evaluation mode'}"
 
     def options(self, *, timeout: float | None = DEFAULT, seed: int | None = None) -> Self:
         """A handle to the same object with other options for its calls. Options that are not given stay the same.
@@ -119,7 +121,7 @@ class RemoteObject(RRef):
         assert self._reference is not None
         for info in self._info.parameters:
             if info.name == name:
-                return RemoteParameter.of(self.session, self.ref, self._reference, info)
+                return RemoteParameter.of(self.session, self.ref, self._reference, info, self._info)
         close = hint(name, [info.name for info in self._info.parameters])
         raise UnknownNameError(f"{self.class_name} has no parameter {name!r}{close}")
 
@@ -140,6 +142,9 @@ class RemoteObject(RRef):
 
     def _again(self) -> str:
         return hints.again(self.class_name, self.name, isinstance(self, RemoteModule))
+
+    def __ps_objects__(self) -> Sequence[RemoteObject]:
+        return (self,)
 
     def call_encoding(self, encode: Encode | None, method: str, *args: Any) -> Pending[Any]:
         """Like `call`; the gradients of the result are encoded. No argument is a `Pending`."""
@@ -206,7 +211,7 @@ class RemoteModule(RemoteObject):
         """Dotted names of its parameters, and handles to them."""
         assert self._reference is not None
         for info in self._info.parameters:
-            yield info.name, RemoteParameter.of(self.session, self.ref, self._reference, info)
+            yield info.name, RemoteParameter.of(self.session, self.ref, self._reference, info, self._info)
 
     def replica(
         self,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ps_wire.close_names import hint
 from ps_wire.tables.names import SHARD
+
+if TYPE_CHECKING:
+    from ps_wire.v1.operations_pb2 import ObjectInfo
 
 _PLACES = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16"}
 _GRADIENTS = {"grad", "zero_grad"}
@@ -21,6 +24,11 @@ PARAMETER: Final = (
     "RemoteParameter, a handle to a parameter on an owner (optimizer() of the client makes an optimizer there)"
 )
 """What torch calls a handle that an optimizer of this process was given."""
+
+
+def title(info: ObjectInfo) -> str:
+    """The class and the name of an object."""
+    return f"{info.class_name} {info.name!r}" if info.name else info.class_name
 
 
 def of_object(

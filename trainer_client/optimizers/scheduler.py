@@ -77,6 +77,10 @@ class DistributedScheduler:
         if self._local is not None:
             self._local.load_state_dict(dict(state))
 
+    def __ps_objects__(self) -> list[RemoteObject]:
+        """The objects on owners that are its parts: see `named_parts`."""
+        return self.remotes
+
     def __repr__(self) -> str:
         first = self.remotes[0]
         states = [(each.owner, state_of(each)) for each in self.remotes]
