@@ -89,6 +89,21 @@ async def test_what_has_no_name_is_not_deleted(ps: tc.Client) -> None:
         await ps.attach(await ps.optimizer(optim.SGD, net.parameters(), lr=0.1))
 
 
+async def test_a_scheduler_of_torch_is_sent_to_the_client(ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 3, name="net")
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    table = await ps.table("users", dim=2, max_rows=4)
+    both = await ps.optimizer(optim.SGD, [*net.parameters(), table], lr=0.1)
+    for each in (opt, both):
+        assert not isinstance(each, optim.Optimizer)
+        with pytest.raises(
+            TypeError, match=r"ps\.scheduler\(…\) makes a learning-rate scheduler on its owners, is not"
+        ):
+            lr_scheduler.StepLR(each, 1)
+    with pytest.raises(AttributeError, match=r"`ps\.scheduler\(torch\.optim\.lr_scheduler\.StepLR, opt, …\)` makes"):
+        lr_scheduler.LambdaLR(opt, lambda epoch: 0.5)
+
+
 async def test_the_blocking_client_takes_handles_too(owner: Server) -> None:
     def run() -> None:
         with tc.connect(owner.address) as ps:
@@ -96,6 +111,8 @@ async def test_the_blocking_client_takes_handles_too(owner: Server) -> None:
             opt = ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
             assert str(net).startswith("torch.nn.Linear 'net' on ps0 (ps://ps0/")
             assert net.parameters()[0].numel() == 12 and ps.attach(net) == net
+            with pytest.raises(TypeError, match=r"^DistributedOptimizer, of which ps\.scheduler\(…\) makes"):
+                lr_scheduler.StepLR(opt, 1)
             ps.delete(opt)
             ps.delete(net)
             with pytest.raises(tc.errors.UnknownNameError):

@@ -25,6 +25,9 @@ PARAMETER: Final = (
 )
 """What torch calls a handle that an optimizer of this process was given."""
 
+OPTIMIZER: Final = "DistributedOptimizer, of which ps.scheduler(…) makes a learning-rate scheduler on its owners,"
+"""What torch calls an optimizer that a scheduler of this process was given, before `is not an Optimizer`."""
+
 
 def title(info: ObjectInfo) -> str:
     """The class and the name of an object."""
@@ -78,5 +81,8 @@ def of_optimizer(name: str) -> str:
     if name == "zero_grad":
         return "there is nothing to zero: gradients belong to a pass (`ps.context()`), and end with it"
     if name == "param_groups":
-        return "the options are on the owners: `opt.set_options(lr=…)` changes them, and `opt.state_dict()` has them"
+        return (
+            "the options are on the owners: `opt.set_options(lr=…)` changes them, `opt.state_dict()` has them, and "
+            "`ps.scheduler(torch.optim.lr_scheduler.StepLR, opt, …)` makes a scheduler there"
+        )
     return f"a DistributedOptimizer has no {name!r}"
