@@ -104,6 +104,19 @@ async def test_a_client_of_some_of_its_owners_is_told_so(pair: tc.Client) -> Non
             await alone.optimizer(name="b.optimizer")
 
 
+async def test_a_handle_to_an_optimizer_says_what_gives_it(ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 4, 3, name="net")
+    await ps.scheduler(optim.lr_scheduler.StepLR, await ps.optimizer(optim.SGD, net.parameters(), lr=0.1), 1)
+    opt, schedule = await ps.attach("net.optimizer"), await ps.attach("net.optimizer.StepLR")
+    with pytest.raises(AttributeError, match=r"offers no 'step', only none\. ps\.optimizer\(name='net\.optimizer'\) g"):
+        opt.step()
+    with pytest.raises(AttributeError, match=r"ps\.scheduler\(name='net\.optimizer\.StepLR'\) gives it"):
+        schedule.last_epoch()
+    with pytest.raises(AttributeError) as caught:
+        net.weight()
+    assert "gives it" not in str(caught.value)
+
+
 async def test_mistakes_with_names_are_answered(ps: tc.Client) -> None:
     net = await ps.module("torch.nn.Linear", 4, 3, name="net")
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)

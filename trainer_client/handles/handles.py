@@ -46,6 +46,8 @@ class RemoteObject(RRef):
         methods: Names of the methods that may be called.
         made_by: The class and the plain arguments that this client made it with; None if it did not.
         was_made: Whether the request that brought this handle has made the object.
+        given_by: The method of the client that gives an optimizer or a scheduler by its name, which can do more than
+            this handle; empty for other objects.
     """
 
     may_be_parameter = False
@@ -57,6 +59,7 @@ class RemoteObject(RRef):
         self.methods = tuple(info.methods)
         self.made_by: MadeBy | None = None
         self.was_made = False
+        self.given_by = ""
         self._info = info
         self._options = USUAL
 
@@ -135,7 +138,9 @@ class RemoteObject(RRef):
         info = known.get("_info", _NO_INFO)
         parameters = [each.name for each in info.parameters]
         class_name, methods = known.get("class_name", "the object"), known.get("methods", ())
-        return hints.of_object(name, class_name, methods, parameters, info.unmarked)
+        told = hints.of_object(name, class_name, methods, parameters, info.unmarked)
+        given_by = known.get("given_by", "") if info.name else ""
+        return f"{told}. {given_by}(name={info.name!r}) gives it" if given_by else told
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.methods]
