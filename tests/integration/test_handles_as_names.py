@@ -44,6 +44,12 @@ async def test_parameters_tell_their_size_without_a_request(ps: tc.Client) -> No
         weight.data  # noqa: B018
 
 
+async def test_rows_of_a_table_are_counted_by_the_table(ps: tc.Client) -> None:
+    table = await ps.table("users", dim=2, max_rows=4)
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"`await table\.size\(\)` counts those of all owners"):
+        table.parameters()[0].numel()
+
+
 async def test_handles_are_deleted_and_attached_to(ps: tc.Client) -> None:
     net = await ps.module("torch.nn.Linear", 4, 3, name="net")
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)

@@ -195,6 +195,12 @@ class RowParameter(RemoteParameter):
     async def now(self) -> Sequence[Freezable]:
         return await self._present()
 
+    def numel(self) -> int:
+        raise InvalidArgumentError(
+            "the rows of a table come and go, and their number is not that of its shape: `await table.size()` counts "
+            "those of all owners, and each has `table.dim` elements"
+        )
+
     def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
         """Freezes or unfreezes the rows of the table, on all owners that have some; returns this handle."""
 
