@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1 import operations_pb2, values_pb2
 
 _OBJECT_ID = re.compile(r"[0-9a-f]{32}")
+_TOLD = re.compile(r".* \((?P<ref>ps://.+)\)", re.DOTALL)
 _TEXT = re.compile(r"ps://(?P<owner>[^/#\s]+)/(?P<object_id>[0-9a-f]{32})(?:#(?P<parameter>.+))?", re.DOTALL)
 
 
@@ -28,11 +30,22 @@ class Ref(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Ref:
-        """The inverse of `str(ref)`."""
-        match = _TEXT.fullmatch(text)
+        """The inverse of `str(ref)`, also if that stands in brackets behind a description, as in `str(handle)`."""
+        told = _TOLD.fullmatch(text)
+        match = _TEXT.fullmatch(told["ref"] if told is not None else text)
         if match is None:
             raise InvalidArgumentError(f"{text!r} is not a handle; one looks like ps://ps0/0123…cdef")
         return cls(match["owner"], match["object_id"], match["parameter"] or "")
+
+    @staticmethod
+    def is_in(text: str) -> bool:
+        """Whether a text is meant for `parse`, and is no name."""
+        return text.startswith("ps://") or _TOLD.fullmatch(text) is not None
+
+    def digest(self) -> int:
+        """64 bits that identify it, on any owner, and do not give its id away."""
+        text = f"{self.object_id}#{self.parameter}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
     @classmethod
     def from_message(cls, message: values_pb2.Handle) -> Ref:

@@ -328,3 +328,11 @@ def collected_objects() -> tuple[int, int]:
 def hold_interpreter(seconds: float) -> None:
     """One call into C in which no Python runs, on the event loop or in any thread."""
     ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+
+
+@hosted
+class Pair:
+    """Two tensors."""
+
+    def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
+        self.both = first, second

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable
 from itertools import chain
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from torch import nn, optim
 from torch.optim import lr_scheduler
@@ -17,12 +18,19 @@ from torch.optim import lr_scheduler
 from ps_service.functions.offered import TorchFunctions
 from ps_service.hosting.loaded import LoadedSources
 from ps_wire.close_names import hint
-from ps_wire.codec.names import module_name, name_of
+from ps_wire.codec.names import full_name, module_name, name_of
 from ps_wire.codec.records import codec_of
 from ps_wire.decorators import is_hosted, is_remote
 from ps_wire.errors import NotAllowedError
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+
+GIVEN: Final = "in a module given to the owner with --import"
+"""Where trainers of an owner find what they may use, for messages."""
+
+_MISSING: Final = "has methods marked @remote, but @hosted is missing on the class"
 
 # They manage processes and devices, which an owner decides about itself.
 _NOT_HOSTED = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -31,11 +39,17 @@ _NOT_HOSTED = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 class AllowList:
     """The classes and functions that trainers may use, by name: the classes marked `@hosted` and the functions marked
     `@remote` of some modules, and always the layers, optimizers and schedulers of torch. `functions` has the functions
-    of torch, and the checks of its layers. A name that is not on the list raises a `NotAllowedError`."""
+    of torch, and the checks of its layers. A name that is not on the list raises a `NotAllowedError`, which says where
+    what is marked has to be: `given`."""
 
-    def __init__(self, modules: Iterable[ModuleType] = (), functions: TorchFunctions | None = None) -> None:
+    def __init__(
+        self, modules: Iterable[ModuleType] = (), functions: TorchFunctions | None = None, given: str = GIVEN
+    ) -> None:
         self.functions = functions or TorchFunctions()
         self.loaded = LoadedSources()
+        self._given = given
+        # Classes that are not marked, and have methods that are, by name.
+        self._half_marked: dict[str, type] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._classes: dict[str, type] = {}
         self._admitted: set[str] = set()
@@ -44,6 +58,7 @@ class AllowList:
         self._add_torch()
         for module in modules:
             self.add(module)
+        self.warn()
 
     @classmethod
     def importing(cls, names: Iterable[str], functions: TorchFunctions | None = None) -> AllowList:
@@ -55,8 +70,13 @@ class AllowList:
         """Lists the marked classes and functions in a module's namespace, including imported ones. Raises `ValueError`
         if there are none."""
         found = [value for value in vars(module).values() if _is_offered(value)]
+        half_marked = [value for value in vars(module).values() if _is_half_marked(value)]
+        for value in half_marked:
+            self._half_marked[full_name(value)] = value
+            self._half_marked[f"{module_name(module.__name__)}.{value.__qualname__}"] = value
         if not found:
-            raise ValueError(f"module {module.__name__} has nothing that is decorated with @hosted or @remote")
+            told = "".join(f"; class {each.__qualname__} {_MISSING}" for each in half_marked[:1])
+            raise ValueError(f"module {module.__name__} has nothing that is decorated with @hosted or @remote{told}")
         for value in found:
             self.allow(value, f"{module_name(module.__name__)}.{value.__qualname__}")
 
@@ -90,6 +110,14 @@ class AllowList:
         else:
             self._functions[name] = value
 
+    def warn(self) -> None:
+        """Logs which classes have methods marked `@remote` and can be made by nobody, because they are not marked
+        `@hosted`. Those that listed classes derive from need no mark."""
+        listed = (*self._classes.values(), *self._optimizers.values(), *self._schedulers.values())
+        for cls in dict.fromkeys(self._half_marked.values()):
+            if not any(issubclass(each, cls) for each in listed):
+                _log.warning("class %s %s: trainers cannot make it", full_name(cls), _MISSING)
+
     def function(self, name: str) -> Callable[..., Any]:
         """The function of that name, which may also be a method of a hosted class or its constructor."""
         made = self._classes.get(name)
@@ -97,9 +125,10 @@ class AllowList:
             return self.functions.constructor(made, name)
         found = self._functions.get(name) or self.functions.get(name)
         if found is None:
+            self._check_marks(name)
             raise NotAllowedError(
-                f"function {name!r} is not on this owner's allow-list; it must be decorated with @remote in a "
-                "module given to the owner with --import, or be one of torch's that the owner offers "
+                f"function {name!r} is not on this owner's allow-list; it must be decorated with @remote {self._given} "
+                "(a class with @hosted), or be one of torch's that the owner offers "
                 f"{self.functions.explanation}{self._hint(name, chain(self._functions, self.functions.listed))}"
             )
         return found
@@ -114,9 +143,18 @@ class AllowList:
 
     def hosted(self, name: str) -> type:
         """The hosted class of that name."""
-        return self._find(
-            self._classes, name, "class", "be decorated with @hosted in a module given to the owner with --import"
-        )
+        if name not in self._classes:
+            self._check_marks(name)
+        return self._find(self._classes, name, "class", f"be decorated with @hosted {self._given}")
+
+    def _check_marks(self, name: str) -> None:
+        """Raises what is said of a class that is not marked and has methods that are, or of such a method."""
+        for each in (name, name.rpartition(".")[0]):
+            if each in self._half_marked:
+                raise NotAllowedError(
+                    f"class {each!r} is not on this owner's allow-list: it {_MISSING}. Write @hosted above it, and "
+                    "start the owner again"
+                )
 
     def is_hosted(self, name: str) -> bool:
         """Whether it is the name of a hosted class."""
@@ -181,6 +219,15 @@ def _is_offered(value: Any) -> bool:
         codec = codec_of(value)
         return is_hosted(value) or (codec is not None and codec.is_record)
     return inspect.isroutine(value) and is_remote(value)
+
+
+def _is_half_marked(value: Any) -> bool:
+    """Whether it is a class with methods marked `@remote` that is not marked itself."""
+    return (
+        inspect.isclass(value)
+        and not _is_offered(value)
+        and any(is_remote(getattr(each, "__func__", each)) for each in vars(value).values())
+    )
 
 
 def _imported(name: str) -> ModuleType:

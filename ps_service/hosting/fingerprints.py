@@ -35,7 +35,7 @@ class Fingerprint(NamedTuple):
     arguments: Mapping[str, str] = {}
 
     @classmethod
-    def of(cls, parts: Iterable[bytes], arguments: Mapping[str, Any]) -> Fingerprint:
+    def of(cls, parts: Iterable[bytes | memoryview], arguments: Mapping[str, Any]) -> Fingerprint:
         """The fingerprint of the bytes of a request, and of its arguments by name."""
         digest = hashlib.blake2b(digest_size=16)
         for part in parts:

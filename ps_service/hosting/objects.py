@@ -45,6 +45,12 @@ LONG_SECONDS: Final = 0.25
 """A method of which one call took longer than this never does."""
 
 
+_NOT_OF_PROGRAMS: Final = ("torch.", "builtins", "ps_service.", "ps_wire.", "trainer_client.")
+"""How modules of classes begin that are not the program's own."""
+
+_MOST_TOLD: Final = 64
+
+
 class Method:
     """A method that trainers may call: an unbound function, whose first argument is the object. It `is_inline` if it is
     of a layer of torch, or marked `@remote(inline=True)`, and `is_deferred` if it is marked `@async_execution`. If it
@@ -237,6 +243,14 @@ class HostedObject:
         marked = [name for name in dir(cls) if not name.startswith("__") and is_remote(getattr(cls, name, None))]
         return [*self._unmarked(), *marked]
 
+    def not_marked(self) -> list[str]:
+        """Names of methods of the program's own classes that trainers may not call, because they are not marked."""
+        cls = type(self.value)
+        own = (each for each in cls.__mro__ if not each.__module__.startswith(_NOT_OF_PROGRAMS))
+        names = dict.fromkeys(name for each in own for name, value in vars(each).items() if _is_method(value))
+        known = {*self.methods(), *(dir(nn.Module) if self.is_module else ())}
+        return [name for name in names if not name.startswith("_") and name not in known][:_MOST_TOLD]
+
     def _unmarked(self) -> tuple[str, ...]:
         """Names of the methods that trainers may call although they are not marked."""
         if self.is_module:
@@ -260,6 +274,10 @@ def _taking_self(cls: type, name: str, function: Callable[..., Any]) -> Callable
         return function(*args, **kwargs)
 
     return without_self
+
+
+def _is_method(value: Any) -> bool:
+    return inspect.isfunction(value) or isinstance(value, (staticmethod, classmethod))
 
 
 def _without_result(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

@@ -37,6 +37,9 @@ _GONE: Final = (
 )
 """Why an object without a name may be gone, and what to do."""
 
+_BY_NAME: Final = ("ps.optimizer(…)", "ps.scheduler(…)")
+"""Calls that make objects, or give what is there for its name alone."""
+
 _ATTACHED: Final = ("ps.module(…)", "ps.create(…)")
 """Calls that make what `attach` gives the same handle to."""
 
@@ -126,8 +129,8 @@ class Registry:
         if known.fingerprint.digest != fingerprint.digest:
             raise NameConflictError(
                 f"{name!r} exists already: it is a {known.class_name}, {known.fingerprint.difference(fingerprint)}. "
-                f"Ask with the same arguments, {remedy}use it as it is with attach({name!r}), give yours another name "
-                "with name=, or put yours in its place for all trainers with replace=True"
+                f"Ask with the same arguments, {remedy}use it as it is with {_attaching(known)}, give yours another "
+                "name with name=, or put yours in its place for all trainers with replace=True"
             )
         return known, False
 
@@ -357,6 +360,13 @@ class Registry:
             del self._names[found.name]
         for dependent in list(found.dependents):
             self._remove(dependent, root, is_replaced)
+
+
+def _attaching(hosted: HostedObject) -> str:
+    """The call of a client that gives what is there, as it is."""
+    if hosted.made_with in _BY_NAME:
+        return hosted.made_with.replace("…", f"name={hosted.name!r}")
+    return f"attach({hosted.name!r})"
 
 
 def _removal(removed: HostedObject, root: HostedObject, is_replaced: bool) -> str:

@@ -236,6 +236,7 @@ class RequestContext:
         message.handle.CopyFrom(hosted.ref.to_message())
         message.class_name, message.name = hosted.class_name, within(hosted.name)
         message.methods.extend(hosted.methods())
+        message.unmarked.extend(hosted.not_marked())
         for name, parameter in hosted.parameters.items():
             message.parameters.add(
                 name=name,

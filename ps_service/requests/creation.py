@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import Message
 
 from ps_service.execution.deferred import Deferred
 from ps_service.hosting import creation
-from ps_service.hosting.fingerprints import Fingerprint
 from ps_service.hosting.objects import CreationSpec
-from ps_service.requests import error_answers, fields, incidents, offers, spanning
+from ps_service.requests import asked, error_answers, fields, incidents, layouts, offers, spanning
 from ps_service.training.aggregator import PLAIN
 from ps_service.training.creation import create_optimizer, create_scheduler
 from ps_service.training.optimizers import optimizer_of
@@ -23,7 +20,7 @@ from ps_wire.codec.messages import messages_in
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from ps_wire.refs import Ref
 from ps_wire.v1 import operations_pb2 as pb
-from ps_wire.v1.values_pb2 import Handle, Item, Value
+from ps_wire.v1.values_pb2 import Handle
 
 if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
@@ -36,9 +33,6 @@ M = TypeVar("M", bound=Message)
 
 _READS: dict[int, str] = {pb.READS_CONSISTENT: "consistent", pb.READS_INCONSISTENT: "inconsistent"}
 _NON_FINITE: dict[int, str] = {pb.NON_FINITE_APPLY: "apply", pb.NON_FINITE_REFUSE: "refuse"}
-
-_NOT_COMPARED: Final = {"replace", "source", "default_seed", "joins_with_step", "policy", "owners"}
-"""Fields that do not tell whether two requests ask for the same object. Who comes later may leave out the policy."""
 
 
 def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply) -> None:
@@ -53,22 +47,26 @@ def create(ctx: RequestContext, request: pb.CreateRequest, reply: pb.CreateReply
 
 def optimizer(ctx: RequestContext, request: pb.OptimizerRequest, reply: pb.CreateReply) -> None:
     """Makes an optimizer, or finds the one of that name."""
-    hosted = _describe(ctx, reply, make_optimizer(ctx, request))
-    made = optimizer_of(hosted)
+    asks_for_one = request.HasField("attach")
+    found = (ctx.find(request.attach), False) if asks_for_one else make_optimizer(ctx, request)
+    made = layouts.checked(found[0]) if asks_for_one else optimizer_of(found[0])
+    hosted = _describe(ctx, reply, found)
+    over_owners = len(request.owners) > 1 or len(made.spread.groups) > 0
     rounds = made.rounds
     is_following = rounds is not None and rounds.following is not None
     if not reply.created:
-        spanning.check(hosted, made, request.owners)
+        if not asks_for_one:
+            spanning.check(hosted, made, request.owners)
         # Owners that follow hear of a change of the policy later.
         if request.HasField("policy") and not is_following:
-            _check_policy(hosted, made, policies.from_plain(ctx.read(request.policy)), len(request.owners) > 1)
+            _check_policy(hosted, made, policies.from_plain(ctx.read(request.policy)), over_owners)
     # Who asks for an optimizer is about to step it, so the first round waits for all that have come. A table comes with
     # its optimizer, also to those that only read it.
     if not is_following and not request.joins_with_step:
         offers.join(ctx, made, reply.created)
     if rounds is not None:
         reply.owners.extend(rounds.owners)
-    offers.when_handled(ctx, made, partial(_tell_rounds, ctx, made, len(request.owners) > 1, reply))
+    offers.when_handled(ctx, made, partial(_tell_rounds, ctx, made, over_owners, reply))
 
 
 def _tell_rounds(ctx: RequestContext, optimizer: HostedOptimizer, over_owners: bool, reply: pb.CreateReply) -> None:
@@ -99,9 +97,9 @@ def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str =
     cls = ctx.engine.allowlist.hosted(request.class_name)
     _, args, kwargs = ctx.read_arguments(request)
     seed = request.default_seed if request.HasField("default_seed") else None
-    asked = _called(cls, args, kwargs)
+    wanted = asked.called(cls, args, kwargs)
     if request.HasField("seed"):
-        asked["seed"] = seed = request.seed
+        wanted["seed"] = seed = request.seed
     made = creation.create(
         ctx.engine,
         request.class_name,
@@ -109,7 +107,7 @@ def make_object(ctx: RequestContext, request: pb.CreateRequest, object_id: str =
         kwargs,
         name=request.name,
         seed=seed,
-        fingerprint=_fingerprint(ctx, cls, request, asked),
+        fingerprint=asked.fingerprint(ctx, cls, request, wanted),
         object_id=object_id,
         replace=request.replace,
         account=ctx.account,
@@ -127,7 +125,8 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         prepare = partial(spanning.begin, ctx.engine, owners=request.owners, policy=policy)
     options = fields.options(ctx, request.options)
     reads, non_finite = _known(_READS, request.reads, "reads"), _known(_NON_FINITE, request.non_finite, "non_finite")
-    asked = options | {"reads": reads, "non_finite": non_finite} | _grouped(ctx, groups)
+    wanted = asked.called(cls, (), options, {"parameters": 0})
+    wanted |= {"reads": reads, "non_finite": non_finite} | asked.grouped(ctx, groups)
     made = create_optimizer(
         ctx.engine,
         request.class_name,
@@ -136,11 +135,12 @@ def make_optimizer(ctx: RequestContext, request: pb.OptimizerRequest, object_id:
         name=request.name,
         consistent=reads == "consistent",
         refuses_non_finite=non_finite == "refuse",
-        fingerprint=_fingerprint(ctx, cls, request, asked),
+        fingerprint=asked.fingerprint(ctx, cls, request, wanted),
         object_id=object_id,
         prepare=prepare,
         replace=request.replace,
         account=ctx.account,
+        spread=layouts.spread_of(request),
     )
     return with_spec(ctx, "optimizer", request, made)
 
@@ -149,6 +149,7 @@ def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id:
     """A learning-rate scheduler, made now or found under its name."""
     cls = ctx.engine.allowlist.scheduler(request.class_name)
     _, args, kwargs = ctx.read_arguments(request)
+    wanted = asked.called(cls, args, kwargs, {"optimizer": request.optimizer.object_id})
     made = create_scheduler(
         ctx.engine,
         request.class_name,
@@ -156,7 +157,7 @@ def make_scheduler(ctx: RequestContext, request: pb.SchedulerRequest, object_id:
         args,
         kwargs,
         name=request.name,
-        fingerprint=_fingerprint(ctx, cls, request, _called(cls, (request.optimizer.object_id, *args), kwargs)),
+        fingerprint=asked.fingerprint(ctx, cls, request, wanted),
         object_id=object_id,
         replace=request.replace,
         account=ctx.account,
@@ -183,74 +184,6 @@ def _known(table: Mapping[int, T], number: int, what: str) -> T:
         return table[number]
     except KeyError:
         raise InvalidArgumentError(f"{what} {number} is not one that this owner knows; is it older than you?") from None
-
-
-def _fingerprint(ctx: RequestContext, cls: type, request: Any, arguments: Mapping[str, Any]) -> Fingerprint:
-    same = type(request)()
-    same.CopyFrom(request)
-    same.class_name = ctx.engine.allowlist.one_name_of(cls, request.class_name)
-    for field in _NOT_COMPARED:
-        if field in same.DESCRIPTOR.fields_by_name:
-            same.ClearField(field)
-    for value in messages_in(same, Value):
-        value.CopyFrom(canonical(value))
-    payload = b"" if ctx.payload is None else ctx.payload.tobytes()
-    return Fingerprint.of(
-        (same.SerializeToString(deterministic=True), payload), {"class": same.class_name, **arguments}
-    )
-
-
-def _called(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a constructor by name, where its signature tells their names."""
-    try:
-        return dict(inspect.signature(cls).bind(*args, **kwargs).arguments)
-    except (TypeError, ValueError):  # they do not fit, or the class tells no signature
-        return {f"argument {number}": value for number, value in enumerate(args, 1)} | dict(kwargs)
-
-
-def _grouped(ctx: RequestContext, groups: Sequence[tuple[Sequence[Ref], Mapping[str, Any]]]) -> dict[str, Any]:
-    """The parameters, and the options of each group that has some of its own."""
-    own = {f"group {number}": options for number, (_, options) in enumerate(groups) if options}
-    listed = [(ctx.engine.registry.find(ref).name, ref.parameter) for parameters, _ in groups for ref in parameters]
-    in_order = [f"{name}.{parameter}" if name else parameter for name, parameter in listed]
-    return {"parameters": len(listed), "parameters in the order": in_order, **own}
-
-
-def canonical(value: Value) -> Value:
-    """The canonical form of arguments: equal ones have equal bytes.
-
-    Numbers of equal value are equal, whatever their type. So are lists and tuples of equal items, and dicts with equal
-    items in any order. A bool does not equal a number: an option that is True differs from one that is 1.
-    """
-    found = Value()
-    match value.WhichOneof("kind"):
-        case "floating" if math.isfinite(value.floating) and value.floating.is_integer():
-            return _canonical_integer(int(value.floating))
-        case "big_integer":
-            return _canonical_integer(int.from_bytes(value.big_integer, "little", signed=True))
-        case "list" | "tuple" as kind:
-            found.tuple.SetInParent()
-            found.tuple.items.extend(map(canonical, getattr(value, kind).items))
-        case "dict":
-            found.dict.SetInParent()
-            items = [Item(key=canonical(item.key), value=canonical(item.value)) for item in value.dict.items]
-            found.dict.items.extend(sorted(items, key=lambda item: item.key.SerializeToString(deterministic=True)))
-        case "slice":
-            for name in ("start", "stop", "step"):
-                getattr(found.slice, name).CopyFrom(canonical(getattr(value.slice, name)))
-        case "record":
-            found.record.class_name = value.record.class_name
-            found.record.state.CopyFrom(canonical(value.record.state))
-        case _:
-            return value
-    return found
-
-
-def _canonical_integer(number: int) -> Value:
-    try:
-        return Value(integer=number)
-    except ValueError:
-        return Value(big_integer=number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True))
 
 
 def with_spec(

@@ -12,7 +12,7 @@ from ps_service.hosting.references import RRef
 from ps_service.numerics.regions import numerics_of
 from ps_service.passes import calls, propagation
 from ps_service.passes.arguments import NO, REFERENCE, VALUE, Arguments, Invocation, Recording
-from ps_service.requests import fields, incidents, noting, offers, spanning
+from ps_service.requests import fields, incidents, layouts, noting, offers, spanning
 from ps_service.requests.creation import with_spec
 from ps_service.requests.plain import check_code
 from ps_service.training import freezing, state_dicts
@@ -31,9 +31,15 @@ _NO_REGION: Final = nullcontext()
 
 
 def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
-    """Finds an object by name or handle."""
-    target = request.name if request.HasField("name") else Ref.from_message(request.handle)
-    ctx.describe(reply.object, creation.attach(ctx.engine, target))
+    """Finds an object by name or handle, or a part of an optimizer or scheduler by what it is a part of."""
+    if request.HasField("part"):
+        hosted = layouts.find(ctx, request.part)
+    else:
+        hosted = creation.attach(
+            ctx.engine, request.name if request.HasField("name") else Ref.from_message(request.handle)
+        )
+    ctx.describe(reply.object, hosted)
+    layouts.describe(reply, hosted)
 
 
 def release(ctx: RequestContext, request: pb.ReleaseRequest, reply: pb.ReleaseReply) -> None:
@@ -46,13 +52,13 @@ def delete(ctx: RequestContext, request: pb.DeleteRequest, reply: pb.DeleteReply
     """Removes a named object and its dependents; of a table with other owners only if all of them are asked."""
     ctx.repeats("delete", request)
     registry = ctx.engine.registry
-    found = registry.named(request.name)
+    found = registry.named(request.name) if not request.HasField("handle") else ctx.find(request.handle)
     if found.is_table and not request.everywhere and (owners := found.value.routing.owners) != (ctx.engine.name,):
         reply.owners.extend(owners)
         return
     # Nothing refers to them afterwards.
     dependents = incidents.dependents_of(found)
-    incidents.deleted(ctx, registry.delete(request.name), dependents)
+    incidents.deleted(ctx, registry.delete(found.name), dependents)
 
 
 def call(ctx: RequestContext, request: pb.CallRequest, reply: pb.CallReply) -> None:

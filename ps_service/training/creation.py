@@ -14,6 +14,7 @@ from ps_service.quotas.accounts import NOBODY
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import Covered, HostedOptimizer, optimizer_of
 from ps_service.training.schedulers import HostedScheduler
+from ps_service.training.spread import WHOLE, Spread
 from ps_wire.close_names import argument_hint
 from ps_wire.errors import InvalidArgumentError, PsError
 
@@ -55,6 +56,7 @@ def create_optimizer(
     prepare: Callable[[HostedOptimizer], None] | None = None,
     replace: bool = False,
     account: Account = NOBODY,
+    spread: Spread = WHOLE,
 ) -> tuple[HostedObject, bool]:
     """Creates an optimizer, or returns the existing one of that name.
 
@@ -87,6 +89,7 @@ def create_optimizer(
         except (TypeError, ValueError) as error:
             close = argument_hint(cls, options)
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}{close}") from None
+        value.spread = spread
         value.counter = engine.counters.steps.of(name)
         value.title = f"the optimizer {name or class_name!r} on owner {engine.name!r}"
         if prepare is not None:
@@ -120,12 +123,14 @@ def create_scheduler(
     cls = engine.allowlist.scheduler(class_name)
     hosted = engine.registry.find(optimizer)
     value = optimizer_of(hosted)
+    is_named = bool(name) or value.spread.is_named
     if not name and hosted.name:
         name = f"{hosted.name}.{cls.__name__}"
 
     def make() -> HostedObject:
         try:
             scheduler = HostedScheduler(cls, value, args, kwargs)
+            scheduler.is_named = is_named
         except (TypeError, ValueError) as error:
             close = argument_hint(cls, kwargs)
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}{close}") from None

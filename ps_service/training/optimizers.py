@@ -20,6 +20,7 @@ from ps_service.tables.stand_in import AllRows
 from ps_service.training import foreach_steps, sparse_rules, torch_step
 from ps_service.training.reported_values import ReportedValues
 from ps_service.training.snapshots import Snapshot, copied
+from ps_service.training.spread import WHOLE
 from ps_service.training.step_access import StepAccess
 from ps_wire.errors import InternalError, InvalidArgumentError, NonFiniteGradientError
 from ps_wire.numerics.optimizer_validator import OptimizerValidator, is_torchs
@@ -70,8 +71,11 @@ class HostedOptimizer:
     while it steps, and while its options or its state change. `version` counts the steps that were applied, `counter`
     and `pace` do so for the metrics and for the status. `trainers` has those that use it as keys. `rounds` collects
     gradients for its policy; it is None if it has none, and every step is applied by itself. `aggregator` is the same,
-    also after a policy that it has no more. `beside` has versions that its parts on other owners have reached.
+    also after a policy that it has no more. `beside` has versions that its parts on other owners have reached. `spread`
+    says what it is a part of, and `refuses_non_finite` whether it refuses gradients with NaN or infinity.
     """
+
+    spread = WHOLE
 
     def __init__(
         self,
@@ -90,7 +94,7 @@ class HostedOptimizer:
         self.object_id = ""
         self.version = 0
         self.is_consistent = consistent
-        self._refuses_non_finite = refuses_non_finite
+        self.refuses_non_finite = refuses_non_finite
         self._parameter_locks = parameter_locks
         self.lock = StepLock(parameter_locks.this_thread)
         self.latency = Latency()
@@ -205,9 +209,16 @@ class HostedOptimizer:
                 present.append((covered, group, gradient))
         if present:
             self._check_layouts(present)
-            if self._refuses_non_finite:
+            if self.refuses_non_finite:
                 self._check_finite(present)
         return present
+
+    def groups(self) -> list[list[Covered]]:
+        """Its parameters, by parameter group."""
+        groups: list[list[Covered]] = [[] for _ in self.optimizer.param_groups]
+        for covered, group in zip(self.covered, self._group_of, strict=True):
+            groups[group].append(covered)
+        return groups
 
     def apply(self, gradients: PassContext | RoundGradients, note: Note | None = None) -> bool:
         """Applies gradients, if there are any, with the lock held. Restores everything if the step raises."""

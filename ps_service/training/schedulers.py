@@ -18,19 +18,22 @@ if TYPE_CHECKING:
 
 
 class HostedScheduler:
-    """A scheduler of `torch.optim.lr_scheduler` for a hosted optimizer."""
+    """A scheduler of `torch.optim.lr_scheduler` for a hosted optimizer. It `is_named` if those for the parts of the
+    optimizer on other owners have the same name."""
+
+    is_named = False
 
     def __init__(
         self, cls: type[lr_scheduler.LRScheduler], hosted: HostedOptimizer, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> None:
-        self._hosted = hosted
+        self.hosted = hosted
         with hosted.lock:
             self.scheduler = cls(hosted.optimizer, *args, **kwargs)
 
     @remote
     def step(self, *args: Any) -> list[Any]:
         """Steps the scheduler; returns the learning rates, one per parameter group."""
-        with self._hosted.lock:
+        with self.hosted.lock:
             # Torch warns if the optimizer has not stepped; this owner's part of it may have had no gradients yet.
             self.scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
             self.scheduler.step(*args)
@@ -39,17 +42,17 @@ class HostedScheduler:
     @remote
     def get_last_lr(self) -> list[Any]:
         """The learning rates now, one per parameter group."""
-        with self._hosted.lock:
+        with self.hosted.lock:
             return self._rates()
 
     def state_dict(self) -> dict[str, Any]:
-        with self._hosted.lock:
+        with self.hosted.lock:
             state: dict[str, Any] = copied(self.scheduler.state_dict())
             return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Loads a state, entirely or not at all. Raises `InvalidArgumentError` if it is that of another class."""
-        with self._hosted.lock:
+        with self.hosted.lock:
             # Torch would overwrite any attribute of the scheduler that the state names.
             known = self.scheduler.state_dict()
             if known.keys() != state.keys():
@@ -63,7 +66,7 @@ class HostedScheduler:
             )
 
     def _rates(self) -> list[Any]:
-        return [group["lr"] for group in self._hosted.optimizer.param_groups]
+        return [group["lr"] for group in self.hosted.optimizer.param_groups]
 
 
 def _is_like(value: Any, example: Any) -> bool:

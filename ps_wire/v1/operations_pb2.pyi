@@ -113,18 +113,20 @@ class ParameterInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[_values_pb2.DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., requires_grad: bool = ...) -> None: ...
 
 class ObjectInfo(_message.Message):
-    __slots__ = ("handle", "class_name", "name", "methods", "parameters")
+    __slots__ = ("handle", "class_name", "name", "methods", "parameters", "unmarked")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     METHODS_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    UNMARKED_FIELD_NUMBER: _ClassVar[int]
     handle: _values_pb2.Handle
     class_name: str
     name: str
     methods: _containers.RepeatedScalarFieldContainer[str]
     parameters: _containers.RepeatedCompositeFieldContainer[ParameterInfo]
-    def __init__(self, handle: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., class_name: _Optional[str] = ..., name: _Optional[str] = ..., methods: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Iterable[_Union[ParameterInfo, _Mapping]]] = ...) -> None: ...
+    unmarked: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, handle: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., class_name: _Optional[str] = ..., name: _Optional[str] = ..., methods: _Optional[_Iterable[str]] = ..., parameters: _Optional[_Iterable[_Union[ParameterInfo, _Mapping]]] = ..., unmarked: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateRequest(_message.Message):
     __slots__ = ("class_name", "args", "kwargs", "name", "seed", "default_seed", "replace", "source")
@@ -180,18 +182,42 @@ class PartState(_message.Message):
     def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., known: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("name", "handle")
+    __slots__ = ("name", "handle", "part")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HANDLE_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     name: str
     handle: _values_pb2.Handle
-    def __init__(self, name: _Optional[str] = ..., handle: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ...) -> None: ...
+    part: OptimizerLayout
+    def __init__(self, name: _Optional[str] = ..., handle: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., part: _Optional[_Union[OptimizerLayout, _Mapping]] = ...) -> None: ...
 
 class AttachReply(_message.Message):
-    __slots__ = ("object",)
+    __slots__ = ("object", "layout")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
     object: ObjectInfo
-    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ...) -> None: ...
+    layout: OptimizerLayout
+    def __init__(self, object: _Optional[_Union[ObjectInfo, _Mapping]] = ..., layout: _Optional[_Union[OptimizerLayout, _Mapping]] = ...) -> None: ...
+
+class OptimizerLayout(_message.Message):
+    __slots__ = ("groups", "own", "is_named", "non_finite", "scheduler")
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    IS_NAMED_FIELD_NUMBER: _ClassVar[int]
+    NON_FINITE_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[ParameterDigests]
+    own: _containers.RepeatedCompositeFieldContainer[ParameterDigests]
+    is_named: bool
+    non_finite: NonFinite
+    scheduler: str
+    def __init__(self, groups: _Optional[_Iterable[_Union[ParameterDigests, _Mapping]]] = ..., own: _Optional[_Iterable[_Union[ParameterDigests, _Mapping]]] = ..., is_named: bool = ..., non_finite: _Optional[_Union[NonFinite, str]] = ..., scheduler: _Optional[str] = ...) -> None: ...
+
+class ParameterDigests(_message.Message):
+    __slots__ = ("parameters",)
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    parameters: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, parameters: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReleaseRequest(_message.Message):
     __slots__ = ("object_ids",)
@@ -204,12 +230,14 @@ class ReleaseReply(_message.Message):
     def __init__(self) -> None: ...
 
 class DeleteRequest(_message.Message):
-    __slots__ = ("name", "everywhere")
+    __slots__ = ("name", "everywhere", "handle")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EVERYWHERE_FIELD_NUMBER: _ClassVar[int]
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
     name: str
     everywhere: bool
-    def __init__(self, name: _Optional[str] = ..., everywhere: bool = ...) -> None: ...
+    handle: _values_pb2.Handle
+    def __init__(self, name: _Optional[str] = ..., everywhere: bool = ..., handle: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ...) -> None: ...
 
 class DeleteReply(_message.Message):
     __slots__ = ("owners",)
@@ -458,7 +486,7 @@ class ParameterGroup(_message.Message):
     def __init__(self, parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class OptimizerRequest(_message.Message):
-    __slots__ = ("class_name", "groups", "options", "name", "reads", "non_finite", "policy", "owners", "replace", "joins_with_step")
+    __slots__ = ("class_name", "groups", "options", "name", "reads", "non_finite", "policy", "owners", "replace", "joins_with_step", "attach", "layout")
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +497,8 @@ class OptimizerRequest(_message.Message):
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
     JOINS_WITH_STEP_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
     class_name: str
     groups: _containers.RepeatedCompositeFieldContainer[ParameterGroup]
     options: _values_pb2.Value
@@ -479,7 +509,9 @@ class OptimizerRequest(_message.Message):
     owners: _containers.RepeatedScalarFieldContainer[str]
     replace: bool
     joins_with_step: bool
-    def __init__(self, class_name: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[ParameterGroup, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., reads: _Optional[_Union[Reads, str]] = ..., non_finite: _Optional[_Union[NonFinite, str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., replace: bool = ..., joins_with_step: bool = ...) -> None: ...
+    attach: _values_pb2.Handle
+    layout: OptimizerLayout
+    def __init__(self, class_name: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[ParameterGroup, _Mapping]]] = ..., options: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., reads: _Optional[_Union[Reads, str]] = ..., non_finite: _Optional[_Union[NonFinite, str]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., owners: _Optional[_Iterable[str]] = ..., replace: bool = ..., joins_with_step: bool = ..., attach: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., layout: _Optional[_Union[OptimizerLayout, _Mapping]] = ...) -> None: ...
 
 class SchedulerRequest(_message.Message):
     __slots__ = ("class_name", "optimizer", "args", "kwargs", "name", "replace")

@@ -33,9 +33,9 @@ async def test_a_named_object_is_made_once_and_not_again_with_other_arguments(ps
     others: list[tuple[tuple[int, int], dict[str, Any], str]] = [
         ((4, 2), {"bias": False, "seed": 1}, r"out_features=3, not 2\. Ask with the same arguments"),
         ((4, 3), {"bias": True, "seed": 1}, r"bias=False, not True\. "),
-        ((4, 3), {"seed": 1}, r"bias=False, which was not given now\. "),
+        ((4, 3), {"seed": 1}, r"bias=False, not True\. "),
         ((5, 3), {"bias": False, "seed": 2}, r"in_features=4, not 5, seed=1, not 2\. .*with attach\('net'\)"),
-        ((4, 3), {"bias": False, "seed": 1, "device": "cpu"}, r"made with no device, not device='cpu'\. "),
+        ((4, 3), {"bias": False, "seed": 1, "device": "cpu"}, r"made with device=None, not 'cpu'\. "),
     ]
     for args, options, text in others:
         with pytest.raises(tc.errors.NameConflictError, match=r"'net' exists already: .*Linear, .*" + text):
@@ -51,7 +51,7 @@ async def test_an_optimizer_with_another_option_is_told_which(ps: tc.Client) -> 
     with pytest.raises(tc.errors.NameConflictError, match=r"made with lr=0\.1, not 0\.05\. .*set_options\(\), use it"):
         await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.05)
     with pytest.raises(
-        tc.errors.NameConflictError, match=r"reads='consistent', not 'inconsistent', no momentum, not momentum=0\.9"
+        tc.errors.NameConflictError, match=r"made with momentum=0, not 0\.9, reads='consistent', not 'inconsistent'\. "
     ):
         await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, momentum=0.9, reads="inconsistent")
 
@@ -270,7 +270,8 @@ async def test_a_module_stays_where_it_is(ps: tc.Client) -> None:
 async def test_a_handle_is_shared_as_text(ps: tc.Client, ps2: tc.Client) -> None:
     counter = await ps.create(COUNTER, 3)
     text = str(counter)
-    assert text == f"ps://ps0/{counter.ref.object_id}" and len(counter.ref.object_id) == 32
+    assert text == f"{COUNTER} on ps0 (ps://ps0/{counter.ref.object_id})" and len(counter.ref.object_id) == 32
+    assert await ps2.attach(str(counter.ref)) == counter
     there = await ps2.attach(text)
     assert there == counter and await there.add(4) == 7 and await counter.get() == 7
     del counter

@@ -23,6 +23,7 @@ def test_a_handle_reads_back_from_its_text_and_its_message(owner: str, object_id
 
 def test_the_text_of_a_handle() -> None:
     assert str(Ref("ps0", OBJECT_ID)) == f"ps://ps0/{OBJECT_ID}"
+    assert Ref.parse(f"a description (ps://x) (ps://ps0/{OBJECT_ID})") == Ref("ps0", OBJECT_ID)
     assert str(Ref("ps0", OBJECT_ID, "layers.0.weight")) == f"ps://ps0/{OBJECT_ID}#layers.0.weight"
 
 

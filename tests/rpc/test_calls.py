@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, NotAllowedError, RemoteError, TooLargeError
+from tests import half_marked
 from tests.rpc import raising
 from tests.rpc import situations as s
 from tests.rpc.references import eventually
@@ -97,6 +98,14 @@ def test_py_built_in() -> None:
     for function, args in ((eval, ("1 + 1",)), (__import__, ("os",)), (open, ("/etc/passwd",)), (getattr, ("x", "y"))):
         with pytest.raises(NotAllowedError, match="is not on this owner's allow-list"):
             rpc.rpc_sync(TO, function, args=args)
+
+
+def test_what_a_member_does_not_allow_is_said_to_go_into_its_allow() -> None:
+    for function in (half_marked.not_remote, half_marked.Derived):
+        with pytest.raises(
+            NotAllowedError, match=r"@remote in the program of that member, .* init_rpc\(…, allow=\[…\]"
+        ):
+            rpc.rpc_sync(TO, function)
 
 
 def test_linear_algebra() -> None:

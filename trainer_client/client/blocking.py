@@ -151,6 +151,18 @@ class BlockingReplicas(_Waiting, Replicas):
     """Like `BlockingReplica`, for several."""
 
 
+class BlockingOptimizer(Blocking):
+    """An optimizer whose calls block."""
+
+
+# As that of what it wraps.
+BlockingOptimizer.__name__ = DistributedOptimizer.__name__
+
+_WRAPPERS: dict[type, type[Blocking]] = {
+    DistributedOptimizer: BlockingOptimizer,
+    OptimizerWithTables: BlockingOptimizer,
+}
+
 _BLOCKING: dict[type, type] = {Replica: BlockingReplica, Replicas: BlockingReplicas}
 
 
@@ -159,7 +171,7 @@ def wrapped(value: Any) -> Any:
     if isinstance(value, Pending):
         value = value.wait()
     if isinstance(value, _WRAPPED):
-        return Blocking(value)
+        return _WRAPPERS.get(type(value), Blocking)(value)
     if type(value) in _BLOCKING:
         value.__class__ = _BLOCKING[type(value)]
         return value

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
-from torch import nn, optim
-from torch.optim import lr_scheduler
+from torch import nn
 
 from ps_wire.codec.names import name_of
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId, Ref, new_trainer_id
+from ps_wire.runtime.nothing import nothing
 from ps_wire.status import OwnerStatus
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, StatusRequest
@@ -19,33 +18,40 @@ from trainer_client.client import objects
 from trainer_client.client.durability import OffersDurability
 from trainer_client.client.passes import OffersPasses
 from trainer_client.client.sessions import Connected, Sessions
+from trainer_client.client.training import Makers, OffersTraining
 from trainer_client.collectives.communicator import Communicator, join
 from trainer_client.graph.current import Openings
 from trainer_client.handles.calls import CallOptions, call
+from trainer_client.handles.named import named_parts
 from trainer_client.handles.parameters import RemoteParameter, set_everywhere
-from trainer_client.optimizers import creation, scheduler
-from trainer_client.pending import DEFAULT, Pending
-from trainer_client.replicas import local_steps
-from trainer_client.replicas.replica import Replica, Replicas
-from trainer_client.tables import schedules
+from trainer_client.handles.references import RRef
+from trainer_client.optimizers import attaching, creation, scheduler
+from trainer_client.pending import DEFAULT, Joined, Pending
+from trainer_client.replicas.replica import Replicas
 from trainer_client.tables.creation import Tables
 from trainer_client.tables.offered import OffersTables
-from trainer_client.tables.together import OptimizerWithTables
+from trainer_client.tables.table import Table
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
-    from ps_wire.policies import Policy
     from trainer_client.graph.leaves import LocalGradients
     from trainer_client.handles.handles import RemoteModule, RemoteObject
-    from trainer_client.handles.references import RRef
-    from trainer_client.optimizers.creation import NonFinite
     from trainer_client.optimizers.optimizer import DistributedOptimizer
-    from trainer_client.replicas.exchange import Reads
+    from trainer_client.optimizers.scheduler import DistributedScheduler
     from trainer_client.session.settings import Settings
-    from trainer_client.tables.table import Table
 
 
-class Client(OffersPasses, Connected, OffersTables, OffersDurability):
+_MAKERS: Final = Makers(
+    creation.create,
+    scheduler.create,
+    scheduler.create_local,
+    scheduler.DistributedScheduler,
+    attaching.optimizer,
+    attaching.scheduler,
+)
+
+
+class Client(OffersPasses, Connected, OffersTables, OffersTraining, OffersDurability):
     """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
 
     Every operation returns a `Pending`: await it, or call `wait()` in a plain thread. Besides the errors listed with
@@ -70,6 +76,7 @@ class Client(OffersPasses, Connected, OffersTables, OffersDurability):
         self._runs = settings.runs
         self._seeding, self._tracing = settings.seeding, settings.tracing
         self._tables = Tables(self._sessions, objects.create_shard, objects.attach_named, creation.create, self._loop)
+        self._makers = _MAKERS
         self.keep: Callable[[ContextId], LocalGradients] | None = None
 
     def module(
@@ -126,21 +133,23 @@ class Client(OffersPasses, Connected, OffersTables, OffersDurability):
         """Makes an instance of any class on the owner's allow-list, or attaches to one; otherwise like `module`."""
         return objects.create(self.session(owner), cls, args, kwargs, name, seed, self._seeding, timeout, replace)
 
-    def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]:
-        """A handle to an object that exists.
+    def attach(self, target: str | RRef, owner: str = "") -> Pending[RemoteObject]:
+        """A handle to an object that exists. Optimizers and schedulers are given by `optimizer` and `scheduler`.
 
         Args:
-            target: The name of an object, or `str(handle)` of another trainer's handle.
+            target: The name of an object, `str(handle)` of another trainer's handle, or a handle.
             owner: Name of the owner to ask for a name; empty for the first.
 
         Raises:
             UnknownNameError: There is no object of that name, or the owner cannot be found.
             StaleHandleError: The handle's object no longer exists.
-            InvalidArgumentError: `target` begins like a handle and is none.
+            InvalidArgumentError: `target` begins like a handle and is none, or is neither.
         """
-        if not target.startswith("ps://"):
+        if not isinstance(target, (str, RRef)):
+            raise InvalidArgumentError(f"attach() takes a name or a handle, and not {target!r}")
+        if isinstance(target, str) and not Ref.is_in(target):
             return objects.attach(self.session(owner), AttachRequest(name=target))
-        ref = Ref.parse(target)
+        ref = Ref.parse(target) if isinstance(target, str) else target.ref
         request = AttachRequest(handle=ref.to_message())
         if ref.owner in self.sessions:
             return objects.attach(self.sessions[ref.owner], request)
@@ -195,139 +204,32 @@ class Client(OffersPasses, Connected, OffersTables, OffersDurability):
         """
         return call(self.session(owner), name_of(function), "", args, kwargs, CallOptions(timeout=timeout), keep=True)
 
-    def delete(self, name: str, owner: str = "") -> Pending[None]:
+    def delete(
+        self, target: str | RemoteObject | Table | DistributedOptimizer | DistributedScheduler, owner: str = ""
+    ) -> Pending[None]:
         """Removes a named object and the optimizers of its parameters; handles to it become stale.
 
-        A table is removed from all of its owners, whichever of them is asked.
+        A table is removed from all of its owners, whichever of them is asked. So is an optimizer or a scheduler that is
+        given itself, and not by its name.
 
         `with contextlib.suppress(UnknownNameError):` around it lets a program begin anew in every run.
+
+        Args:
+            target: The name of the object, or a handle to it.
+            owner: Name of the owner that has the object of that name; empty for the first.
 
         Raises:
             UnknownNameError: There is no object of that name; or it is a table, and this client is not connected to one
                 of its owners. Nothing was deleted.
+            StaleHandleError: The handle's object no longer exists, though there may be another one of its name.
+            InvalidArgumentError: The object has no name: it is freed with its last handle.
         """
-        return self._tables.delete(self.session(owner), name)
-
-    def optimizer(
-        self,
-        cls: type[optim.Optimizer] | str | None,
-        parameters: Iterable[RemoteParameter | torch.Tensor | Table | Mapping[str, Any]],
-        *,
-        name: str = "",
-        reads: Reads = "consistent",
-        non_finite: NonFinite = "apply",
-        policy: Policy | None = None,
-        replace: bool = False,
-        **options: Any,
-    ) -> Pending[Any]:
-        """Makes an optimizer on the owners of the parameters, or attaches to an existing one.
-
-        Trainers that ask for the same optimizer of the same named objects share it.
-
-        Args:
-            cls: A class of `torch.optim`, or one marked `@hosted`. None if there are only tables.
-            parameters: Handles of remote parameters, and local parameters; or groups of them as in torch. Trainers that
-                share it give them in the same order, by which its state is kept as in torch: another one is refused.
-                Tables may be among them, each with the optimizer that it was made with; see `OptimizerWithTables`. All
-                other arguments are for the parameters.
-            name: Required for a second optimizer of the same parameters, and to share one over anonymous objects.
-                Without it, one for some parameters of a module is another than that for all of them.
-            reads: `consistent`: no forward sees half a step, and open passes keep the values that they began with.
-                `inconsistent`: steps write in place (Hogwild).
-            non_finite: With `refuse`, a step raises if a gradient holds NaN or infinity, on any owner or here, and
-                changes nothing. With `apply`, it is applied.
-            policy: When gradients count: `Async`, `Sync`, `BoundedStaleness` or `Quorum`. None for the policy that the
-                optimizer has, or for steps that are applied at once. All parameters have to be on owners, and tables
-                have to have the same policy.
-            replace: Whether it takes the place of one of the same name that was made with another class or other
-                options, for all trainers: their handles become stale. With the same it changes nothing: the call
-                attaches, and moments and version stay. Another policy is set with `set_policy`.
-            options: Keyword arguments of the class, such as `lr`.
-
-        Raises:
-            NameConflictError: An optimizer for these parameters exists with another class, other options or another
-                policy.
-            InvalidArgumentError: The class refuses the options, or there are no parameters; or an argument would hold
-                for nothing, because there are only tables.
-            SessionLostError: One of several owners has an older state than the others know of; raised once.
-            PsError: An owner failed; the parts that other owners have made stay there if they have names.
-        """
-        own: Any = cls  # checked to be there where there are parameters
-        make = partial(creation.create, own, options=options, name=name, reads=reads)
-        make = partial(make, non_finite=non_finite, policy=policy, replace=replace)
-        other = {"name": name, "reads": reads != "consistent", "non_finite": non_finite != "apply", "replace": replace}
-        given = [*options, *(each for each, is_given in other.items() if is_given)]
-        return self._tables.optimizer(parameters, make, cls, policy, given)
-
-    def local_steps(
-        self,
-        replica: Replica | Replicas,
-        inner: optim.Optimizer,
-        method: local_steps.LocalTraining,
-        *,
-        name: str = "",
-        non_finite: NonFinite = "apply",
-        policy: Policy | None = local_steps.ALL,
-    ) -> Pending[local_steps.LocalSteps]:
-        """Trains a replica with an optimizer of this process, and combines what trainers have changed on the owner.
-
-        It makes the optimizer on the owner that takes their differences, or attaches to it, as `optimizer` does.
-
-        Args:
-            replica: The replica; or several, made by `replicas`, on any number of owners.
-            inner: The local optimizer, over parameters of the replica.
-            method: `LocalSGD` or `DiLoCo`.
-            name: Name of the optimizer on the owner; needed if the module has another one there.
-            non_finite: With `refuse`, a difference with NaN or infinity is refused.
-            policy: When differences count, as for gradients. By default in rounds of all trainers that use it. None for
-                the policy that the optimizer has.
-
-        Raises:
-            InvalidArgumentError: This is no replica, the local optimizer steps no parameter of it, the policy sums, it
-                was made with an overlap, or two of several replicas are of the same module.
-            NameConflictError: The optimizer on the owner exists with other options or another policy.
-        """
-        local_steps.check(replica, inner, method, policy)
-        parameters = [each for source in replica.sources for each in source.parameters()]
-        made = self.optimizer(optim.SGD, parameters, name=name, non_finite=non_finite, policy=policy, **method.options)
-
-        async def begin() -> local_steps.LocalSteps:
-            return local_steps.LocalSteps(replica, inner, await made, method.every)
-
-        return Pending.run(self._loop, begin())
-
-    def scheduler(
-        self,
-        cls: type[lr_scheduler.LRScheduler] | str,
-        optimizer: DistributedOptimizer | OptimizerWithTables,
-        *args: Any,
-        name: str = "",
-        replace: bool = False,
-        **kwargs: Any,
-    ) -> Pending[Any]:
-        """Makes a learning-rate scheduler for each part of an optimizer, or attaches to an existing one.
-
-        Args:
-            cls: A class of `torch.optim.lr_scheduler`.
-            optimizer: The optimizer whose learning rates it sets. Over tables, each gets a scheduler of its own: see
-                `SchedulerWithTables`.
-            args: Arguments of the class after the optimizer.
-            name: Required for a second scheduler of the same class.
-            replace: Whether it takes the place of one of the same name that was made with other arguments. With the
-                same it changes nothing: the call attaches.
-            kwargs: Keyword arguments of the class.
-
-        Raises:
-            InvalidArgumentError: The optimizer has no part on an owner, or the class refuses the arguments.
-            NameConflictError: A scheduler of that name exists with another class or other arguments.
-        """
-        make = partial(scheduler.create, cls, args=args, kwargs=kwargs, replace=replace)
-        if not isinstance(optimizer, OptimizerWithTables):
-            return Pending.run(self._loop, make(optimizer, name=name))
-        make_local = partial(scheduler.create_local, cls, args=args, kwargs=kwargs)
-        return Pending.run(
-            self._loop, schedules.create(optimizer.parameters, optimizer.tables, make, make_local, name, self._loop)
-        )
+        if isinstance(target, str):
+            return self._tables.delete(self.session(owner), target)
+        if isinstance(target, Table):
+            return target.delete()
+        deleting = [self._tables.delete(each.session, each.name, each) for each in named_parts(target)]
+        return Joined(self._loop, deleting, nothing, "delete")
 
     def requires_grad_(
         self, handles: Iterable[RemoteModule | RemoteParameter], requires_grad: bool = True

@@ -86,4 +86,7 @@ def attach(session: Session, request: AttachRequest) -> Pending[RemoteObject]:
 
 
 def _attached(session: Session, reply: Reply, _: PayloadReader) -> RemoteObject:
-    return handle_from(session, reply.attach.object)
+    handle = handle_from(session, reply.attach.object)
+    if reply.attach.HasField("layout"):
+        handle.given_by = "ps.scheduler" if reply.attach.layout.scheduler else "ps.optimizer"
+    return handle

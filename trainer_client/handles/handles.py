@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from ps_wire.close_names import hint
 from ps_wire.errors import PsError, UnknownNameError
 from ps_wire.numbers import check_timeout
 from ps_wire.refs import Ref
 from ps_wire.runtime.failures import shortened
+from ps_wire.v1.operations_pb2 import ObjectInfo
 from trainer_client.graph.current import current_context
 from trainer_client.handles import calls, hints, states
 from trainer_client.handles.calls import USUAL
@@ -22,13 +23,15 @@ from trainer_client.replicas.replica import Replica
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Compress
-    from ps_wire.v1.operations_pb2 import ObjectInfo
     from trainer_client.graph.nodes import Encode
     from trainer_client.handles.parameters import Freezable
     from trainer_client.pending import Pending
     from trainer_client.replicas.classes import Factory, MadeBy
     from trainer_client.replicas.exchange import Reads
     from trainer_client.session.session import Session
+
+
+_NO_INFO: Final = ObjectInfo()
 
 
 class RemoteObject(RRef):
@@ -43,6 +46,8 @@ class RemoteObject(RRef):
         methods: Names of the methods that may be called.
         made_by: The class and the plain arguments that this client made it with; None if it did not.
         was_made: Whether the request that brought this handle has made the object.
+        given_by: The method of the client that gives an optimizer or a scheduler by its name, which can do more than
+            this handle; empty for other objects.
     """
 
     may_be_parameter = False
@@ -54,6 +59,7 @@ class RemoteObject(RRef):
         self.methods = tuple(info.methods)
         self.made_by: MadeBy | None = None
         self.was_made = False
+        self.given_by = ""
         self._info = info
         self._options = USUAL
 
@@ -87,9 +93,11 @@ class RemoteObject(RRef):
         """
         return self._call(method, args, kwargs, keep=True)
 
+    def __str__(self) -> str:
+        return f"{hints.title(self._info)} on {self.owner} ({self.ref})"
+
     def _told(self) -> str:
-        name = f" {self.name!r}" if self.name else ""
-        return f", {self.class_name}{name}{'' if self.training else ' in evaluation mode'}"
+        return f", {hints.title(self._info)}{'' if self.training else ' in evaluation mode'}"
 
     def options(self, *, timeout: float | None = DEFAULT, seed: int | None = None) -> Self:
         """A handle to the same object with other options for its calls. Options that are not given stay the same.
@@ -116,7 +124,7 @@ class RemoteObject(RRef):
         assert self._reference is not None
         for info in self._info.parameters:
             if info.name == name:
-                return RemoteParameter.of(self.session, self.ref, self._reference, info)
+                return RemoteParameter.of(self.session, self.ref, self._reference, info, self._info)
         close = hint(name, [info.name for info in self._info.parameters])
         raise UnknownNameError(f"{self.class_name} has no parameter {name!r}{close}")
 
@@ -127,16 +135,23 @@ class RemoteObject(RRef):
 
     def _hint(self, name: str) -> str:
         known = self.__dict__  # not the attributes: some are missing while a handle is copied
-        parameters = [info.name for info in known["_info"].parameters] if "_info" in known else ()
+        info = known.get("_info", _NO_INFO)
+        parameters = [each.name for each in info.parameters]
+        class_name, methods = known.get("class_name", "the object"), known.get("methods", ())
         made_by = known.get("made_by")
         own = "" if made_by is None else made_by.cls
-        return hints.of_object(name, known.get("class_name", "the object"), known.get("methods", ()), parameters, own)
+        told = hints.of_object(name, class_name, methods, parameters, info.unmarked, own)
+        given_by = known.get("given_by", "") if info.name else ""
+        return f"{told}. {given_by}(name={info.name!r}) gives it" if given_by else told
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.methods]
 
     def _again(self) -> str:
         return hints.again(self.class_name, self.name, isinstance(self, RemoteModule))
+
+    def __ps_objects__(self) -> Sequence[RemoteObject]:
+        return (self,)
 
     def call_encoding(self, encode: Encode | None, method: str, *args: Any) -> Pending[Any]:
         """Like `call`; the gradients of the result are encoded. No argument is a `Pending`."""
@@ -203,7 +218,7 @@ class RemoteModule(RemoteObject):
         """Dotted names of its parameters, and handles to them."""
         assert self._reference is not None
         for info in self._info.parameters:
-            yield info.name, RemoteParameter.of(self.session, self.ref, self._reference, info)
+            yield info.name, RemoteParameter.of(self.session, self.ref, self._reference, info, self._info)
 
     def replica(
         self,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ps_wire.close_names import hint
 from ps_wire.decorators import is_remote
 from ps_wire.tables.names import SHARD
+
+if TYPE_CHECKING:
+    from ps_wire.v1.operations_pb2 import ObjectInfo
 
 _PLACES = {"to", "cuda", "cpu", "half", "float", "double", "bfloat16"}
 _GRADIENTS = {"grad", "zero_grad"}
@@ -23,14 +26,31 @@ PARAMETER: Final = (
 )
 """What torch calls a handle that an optimizer of this process was given."""
 
+OPTIMIZER: Final = "DistributedOptimizer, of which ps.scheduler(…) makes a learning-rate scheduler on its owners,"
+"""What torch calls an optimizer that a scheduler of this process was given, before `is not an Optimizer`."""
+
+
+def title(info: ObjectInfo) -> str:
+    """The class and the name of an object."""
+    return f"{info.class_name} {info.name!r}" if info.name else info.class_name
+
 
 def of_object(
-    name: str, class_name: str, methods: Iterable[str], parameters: Iterable[str] = (), own: type | str = ""
+    name: str,
+    class_name: str,
+    methods: Iterable[str],
+    parameters: Iterable[str] = (),
+    unmarked: Iterable[str] = (),
+    own: type | str = "",
 ) -> str:
-    """The message for a name that a handle to an object, or to a module with these parameters, does not have. `own` is
-    the class that this program has given to make it, if it has given one."""
+    """The message for a name that a handle to an object, or to a module with these parameters, does not have. The
+    `unmarked` are methods of its class that trainers may not call. `own` is the class that this program has given to
+    make it, if it has given one."""
     methods = tuple(methods)
-    told = f"{class_name} offers no {name!r}, only {', '.join(methods) or 'none'}{hint(name, methods)}"
+    told = f"{class_name} offers no {name!r}, only {', '.join(methods) or 'none'}"
+    if name in unmarked:
+        return f"{told}: its class has that method without a mark. Mark it with @remote, and start the owner again"
+    told += hint(name, methods)
     method = _method(own, name) if isinstance(own, type) else None
     if method is not None and is_remote(method):
         return f"{told}. It is @remote in this program: the owner has loaded an older file, so restart it"
@@ -81,5 +101,8 @@ def of_optimizer(name: str) -> str:
     if name == "zero_grad":
         return "there is nothing to zero: gradients belong to a pass (`ps.context()`), and end with it"
     if name == "param_groups":
-        return "the options are on the owners: `opt.set_options(lr=…)` changes them, and `opt.state_dict()` has them"
+        return (
+            "the options are on the owners: `opt.set_options(lr=…)` changes them, `opt.state_dict()` has them, and "
+            "`ps.scheduler(torch.optim.lr_scheduler.StepLR, opt, …)` makes a scheduler there"
+        )
     return f"a DistributedOptimizer has no {name!r}"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self, TypeVar
 
 import torch
 
 from ps_wire.codec import dtypes
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import ParameterInfo, SetRequiresGradRequest
 from trainer_client.handles import hints
@@ -16,6 +17,7 @@ from trainer_client.pending import Pending
 
 if TYPE_CHECKING:
     from ps_wire.refs import Ref
+    from ps_wire.v1.operations_pb2 import ObjectInfo
     from trainer_client.session.session import Session
 
 T = TypeVar("T")
@@ -84,12 +86,14 @@ class RemoteParameter(RRef):
         shape: torch.Size,
         dtype: torch.dtype,
         info: ParameterInfo | None = None,
+        module: ObjectInfo | None = None,
     ) -> None:
         super().__init__(session, ref, reference)
         self.shape = shape
         self.dtype = dtype
         # Shared with the handle to the module.
         self._info = info if info is not None else ParameterInfo(requires_grad=True)
+        self._module = module
 
     @classmethod
     def bare(cls, session: Session, ref: Ref, like: torch.Tensor) -> RemoteParameter:
@@ -97,7 +101,10 @@ class RemoteParameter(RRef):
         return cls(session, ref, None, like.shape, like.dtype)
 
     @classmethod
-    def of(cls, session: Session, ref: Ref, reference: Reference, info: ParameterInfo) -> RemoteParameter:
+    def of(
+        cls, session: Session, ref: Ref, reference: Reference, info: ParameterInfo, module: ObjectInfo
+    ) -> RemoteParameter:
+        """One of a module."""
         return cls(
             session,
             ref._replace(parameter=info.name),
@@ -105,6 +112,7 @@ class RemoteParameter(RRef):
             torch.Size(info.shape),
             dtypes.from_wire(info.dtype),
             info,
+            module,
         )
 
     if not TYPE_CHECKING:  # a checker of types knows which names there are
@@ -138,8 +146,37 @@ class RemoteParameter(RRef):
         """Its dotted name in the module."""
         return self.ref.parameter
 
+    @property
+    def ndim(self) -> int:
+        """The number of its dimensions."""
+        return len(self.shape)
+
+    def dim(self) -> int:
+        """The number of its dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """The number of its elements."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """The bytes of one element."""
+        return self.dtype.itemsize
+
+    def size(self, dim: int | None = None) -> torch.Size | int:
+        """Its shape, or the size of one dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def __ps_objects__(self) -> NoReturn:
+        raise InvalidArgumentError(f"{self!r} is a parameter, which moves and is deleted with its module")
+
+    def __str__(self) -> str:
+        module = "" if self._module is None else f" of {hints.title(self._module)}"
+        return f"{self.name} {list(self.shape)} {self.dtype}{module} on {self.owner} ({self.ref})"
+
     def __repr__(self) -> str:
-        return f"<RemoteParameter {self.ref} {list(self.shape)} {self.dtype}>"
+        module = "" if self._module is None else f", of {hints.title(self._module)}"
+        return f"<RemoteParameter {self.ref} {list(self.shape)} {self.dtype}{module}>"
 
 
 class RowParameter(RemoteParameter):
@@ -151,12 +188,18 @@ class RowParameter(RemoteParameter):
     @classmethod
     def like(cls, known: RemoteParameter, present: Callable[[], Awaitable[Sequence[Freezable]]]) -> RowParameter:
         """One in the place of the handle of a parameter."""
-        made = cls(known.session, known.ref, known._reference, known.shape, known.dtype, known._info)
+        made = cls(known.session, known.ref, known._reference, known.shape, known.dtype, known._info, known._module)
         made._present = present
         return made
 
     async def now(self) -> Sequence[Freezable]:
         return await self._present()
+
+    def numel(self) -> int:
+        raise InvalidArgumentError(
+            "the rows of a table come and go, and their number is not that of its shape: `await table.size()` counts "
+            "those of all owners, and each has `table.dim` elements"
+        )
 
     def requires_grad_(self, requires_grad: bool = True) -> Pending[Self]:
         """Freezes or unfreezes the rows of the table, on all owners that have some; returns this handle."""

@@ -54,7 +54,8 @@ class RRef:
 
     An anonymous object lives while a trainer holds a handle to it; a named object lives until it is deleted. Handles
     can be arguments and results of remote methods, also on other owners of the same group. To share a handle with
-    another trainer, send it `str(handle)`. It has to call `attach` with that while this handle still exists.
+    another trainer, send it `str(handle)`, which says what it refers to, too. It has to call `attach` with that while
+    this handle still exists.
 
     Attributes:
         may_be_parameter: Whether the object may be a parameter. A handle that came with an answer does not tell.
@@ -148,6 +149,10 @@ class RRef:
 
     def __hash__(self) -> int:
         return hash(self.ref[1:])
+
+    def __ps_objects__(self) -> Sequence[Any]:
+        """The objects with names that it may stand for: see `named_parts`."""
+        return ()
 
     def __reduce__(self) -> Any:
         raise TypeError("a handle cannot be pickled: send str(handle), and call attach() with it in the other process")

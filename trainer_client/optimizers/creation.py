@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import optim
 
@@ -12,17 +12,16 @@ from ps_wire import policies
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
-from ps_wire.errors import InvalidArgumentError, NameConflictError
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Reply, Request
 from trainer_client.handles.handles import RemoteObject, handle_from
-from trainer_client.optimizers import gone_back
 from trainer_client.optimizers.layout import split_groups
+from trainer_client.optimizers.made import Made, compare, part_of, rounds_of
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.results import all_of
-from trainer_client.optimizers.rounds import Rounds
 from trainer_client.replicas.exchange import READS, Reads
 
 if TYPE_CHECKING:
@@ -69,6 +68,7 @@ async def create(
         wanted.class_name = name_of(cls)
     if len(by_session) > 1:
         wanted.owners.extend(sorted(session.owner for session in by_session))
+        wanted.layout.groups.extend(pb.ParameterDigests(parameters=each) for each in layout.digests)
 
     def make(sessions: Iterable[Session]) -> dict[str, Pending[Made]]:
         return {each.owner: _create_remote(each, wanted, by_session[each], options, policy) for each in sessions}
@@ -84,63 +84,11 @@ async def create(
         # Parameters have moved meanwhile. Where they are now, there is the optimizer.
         return await create(cls, parameters, options, name, reads, non_finite, policy, replace, joins)
     remotes = {owner: RemoteOptimizer(each.handle) for owner, each in made.items()}
-    rounds = _rounds(made, remotes, local)
-    await _compare(made, make, remotes, rounds)
+    rounds = rounds_of(made, remotes, local)
+    await compare(made, make, remotes, rounds)
     optimizer = DistributedOptimizer(remotes, local, layout, non_finite == "refuse", rounds)
     optimizer.policy = policy
     return optimizer
-
-
-class Made(NamedTuple):
-    """The part of an optimizer that an owner has made or found. Its rounds are over `owners`, if there are several. The
-    first decides, and has the epoch of this trainer's join. `part` says how far it has come, if the owner has a log."""
-
-    handle: RemoteObject
-    owners: tuple[str, ...]
-    epoch: int
-    is_new: bool
-    part: pb.PartState | None
-
-
-def _rounds(
-    made: Mapping[str, Made], remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None
-) -> Rounds | None:
-    """The rounds over several owners; None if there are none."""
-    over = {each.owners for each in made.values()}
-    if over <= {()}:
-        return None
-    if () in over and len(over) == 2:
-        return None  # a trainer has begun to give it its first policy; the next step goes on with that
-    if len(over) > 1:
-        raise NameConflictError(
-            "these owners have optimizers with policies over other owners; give this one another name"
-        )
-    if local is not None:
-        raise InvalidArgumentError("this optimizer has a policy on its owners, so it has no local parameters")
-    (owners,) = over
-    first = made[owners[0]]
-    return Rounds({owner: remotes[owner] for owner in owners}, first.epoch, first.handle.session.loop)
-
-
-async def _compare(
-    made: Mapping[str, Made],
-    make: Callable[[Iterable[Session]], dict[str, Pending[Made]]],
-    remotes: Mapping[str, RemoteOptimizer],
-    rounds: Rounds | None,
-) -> None:
-    """Compares how far several owners with logs have come, as `gone_back.check`."""
-    parts = {owner: each.part for owner, each in made.items() if each.part is not None}
-    if not 1 < len(parts) == len(made):
-        return
-
-    async def again(owner: str) -> pb.PartState:
-        found = (await make([made[owner].handle.session])[owner]).part
-        return parts[owner] if found is None else found
-
-    await gone_back.check(remotes, rounds, parts, again, [owner for owner, each in made.items() if each.is_new])
-    versions = {owner: each.version for owner, each in parts.items()}
-    for remote in remotes.values():
-        remote.versions = versions
 
 
 def _delete(handle: RemoteObject) -> Pending[None]:
@@ -167,10 +115,8 @@ def _create_remote(
         encoder.encode_into(group.options, dict(sorted(own.items())))
 
     # It keeps the handles alive until the part is made.
-    return session.submit(Request(optimizer=request), payload, partial(_part, session, groups))
+    return session.submit(Request(optimizer=request), payload, partial(_read, session, groups))
 
 
-def _part(session: Session, held: object, reply: Reply, _: object) -> Made:
-    made = reply.optimizer
-    part = made.part if made.HasField("part") else None
-    return Made(handle_from(session, made.object), tuple(made.owners), made.epoch, made.created, part)
+def _read(session: Session, held: object, reply: Reply, _: object) -> Made:
+    return part_of(handle_from(session, reply.optimizer.object), reply)

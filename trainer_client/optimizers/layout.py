@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 class Layout:
     """Maps the groups of the user to those of each part, and converts between their state dicts. `groups` has the part
-    of each parameter of each group, and its index there; `own_group` for each group, by part, its index there."""
+    of each parameter of each group, and its index there; `own_group` for each group, by part, its index there;
+    `digests` those of the parameters on owners, by group."""
 
     LOCAL: ClassVar[str] = ""
     """Name of the part in this process."""
@@ -29,6 +30,7 @@ class Layout:
     def __init__(self) -> None:
         self.groups: list[list[tuple[str, int]]] = []
         self.own_group: list[dict[str, int]] = []
+        self.digests: list[list[int]] = []
         # The next index in each part.
         self._indices: defaultdict[str, Iterator[int]] = defaultdict(count)
 
@@ -145,6 +147,8 @@ def _add_group(
         own = remote.setdefault(session, [])
         numbers[session.owner] = len(own)
         own.append((found, options))
+    if there:
+        layout.digests.append([member.ref.digest() for member in members if _is_parameter(member)])
     if here:
         numbers[Layout.LOCAL] = len(local)
         local.append({"params": here, **options})

@@ -21,6 +21,7 @@ from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
 from trainer_client.contexts.closing import Part
+from trainer_client.handles import hints
 from trainer_client.optimizers.replies import Answered, answered, joined, stepped, stepped_beside
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.rounds import Rounds, begun
@@ -393,3 +394,7 @@ class DistributedOptimizer(OptimizerParts):
         parts = [*map(str, self.remotes.values()), *(["this process"] if self.local else [])]
         what = next((part.title for part in self.remotes.values()), "")
         return f"<DistributedOptimizer {what}on {', '.join(parts)}>"
+
+
+# It is no `torch.optim.Optimizer`, and does not pretend to be one. Torch's schedulers refuse it with this name alone.
+DistributedOptimizer.__name__ = hints.OPTIMIZER

@@ -35,7 +35,7 @@ class DistributedScheduler:
     """
 
     def __init__(self, remotes: list[RemoteObject], local: lr_scheduler.LRScheduler | None) -> None:
-        self._remotes = remotes
+        self.remotes = remotes
         self._local = local
 
     def step(self, *args: Any) -> Pending[list[float]]:
@@ -50,8 +50,8 @@ class DistributedScheduler:
         Raises:
             PsError: An owner failed; others may have taken the step.
         """
-        loop = self._remotes[0].session.loop
-        return Pending.run(loop, self._step([remote.call("step", *args) for remote in self._remotes], args))
+        loop = self.remotes[0].session.loop
+        return Pending.run(loop, self._step([remote.call("step", *args) for remote in self.remotes], args))
 
     async def _step(self, steps: list[Pending[Any]], args: tuple[Any, ...]) -> list[float]:
         rates = await asyncio.gather(*steps)
@@ -61,25 +61,29 @@ class DistributedScheduler:
 
     def get_last_lr(self) -> Pending[list[float]]:
         """The present learning rates of the first part, one per parameter group."""
-        return self._remotes[0].call("get_last_lr")
+        return self.remotes[0].call("get_last_lr")
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         """The state of the scheduler, under torch's own keys."""
-        return states.state_dict(self._remotes[0])
+        return states.state_dict(self.remotes[0])
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Pending[None]:
         """Loads a state into every part."""
-        loop = self._remotes[0].session.loop
-        return Pending.run(loop, self._load([states.load_state_dict(each, state) for each in self._remotes], state))
+        loop = self.remotes[0].session.loop
+        return Pending.run(loop, self._load([states.load_state_dict(each, state) for each in self.remotes], state))
 
     async def _load(self, loads: list[Pending[Any]], state: Mapping[str, Any]) -> None:
         await asyncio.gather(*loads)
         if self._local is not None:
             self._local.load_state_dict(dict(state))
 
+    def __ps_objects__(self) -> list[RemoteObject]:
+        """The objects on owners that are its parts: see `named_parts`."""
+        return self.remotes
+
     def __repr__(self) -> str:
-        first = self._remotes[0]
-        states = [(each.owner, state_of(each)) for each in self._remotes]
+        first = self.remotes[0]
+        states = [(each.owner, state_of(each)) for each in self.remotes]
         parts = [f"{owner} ({state})" if state else owner for owner, state in states]
         what = f"{first.class_name} {first.name!r}" if first.name else first.class_name
         return f"<DistributedScheduler {what} on {', '.join([*parts, *(['this process'] if self._local else [])])}>"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ps_wire.policies import Policy
     from ps_wire.reported import Reported
     from trainer_client.contexts.context import Context
+    from trainer_client.handles.handles import RemoteObject
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
     from trainer_client.optimizers.replies import ReportedValues
@@ -52,6 +53,10 @@ class OptimizerParts(Stepping, PushScaling):
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(hints.of_optimizer(name))
+
+    def __ps_objects__(self) -> list[RemoteObject]:
+        """The objects on owners that are its parts: see `named_parts`."""
+        return [part.handle for part in self.remotes.values()]
 
     @property
     def sessions(self) -> list[Session]:

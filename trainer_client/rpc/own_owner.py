@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 Offer = str | ModuleType | type | Callable[..., Any]
 
+_GIVEN: Final = "in the program of that member, or in a module that this gives to init_rpc(…, allow=[…])"
+"""Where members find what they may use, for messages."""
+
 _SPARE_THREADS: Final = 64
 """Threads that replace those of calls that were given up and still run; each is made when it is needed.
 
@@ -82,7 +85,7 @@ class OwnOwner:
 
 def allowing(offers: Iterable[Offer]) -> AllowList:
     """What others may call: what is marked in the running program, and in what is offered."""
-    allowed = AllowList(functions=TorchFunctions(Level.ALL))
+    allowed = AllowList(functions=TorchFunctions(Level.ALL), given=_GIVEN)
     import __main__ as program
 
     with suppress(ValueError):  # it need not define anything that others may call
@@ -92,6 +95,7 @@ def allowing(offers: Iterable[Offer]) -> AllowList:
             allowed.add(offer)
         else:
             allowed.allow(offer)
+    allowed.warn()
     return allowed
 
 

@@ -77,9 +77,10 @@ class Tables:
 
         return Pending.run(self.loop, make())
 
-    def delete(self, session: Session, name: str) -> Pending[None]:
-        """Removes an object of any kind; arguments and errors as for `Client.delete`."""
-        request = Request(delete=DeleteRequest(name=name))
+    def delete(self, session: Session, name: str, handle: RemoteObject | None = None) -> Pending[None]:
+        """Removes an object of any kind, which has to be that of a handle, if there is one; arguments and errors as for
+        `Client.delete`."""
+        request = Request(delete=DeleteRequest(name=name, handle=None if handle is None else handle.ref.to_message()))
         asked = session.submit(request, None, lambda reply, _: tuple(reply.delete.owners))
         deleting = Pending.run(self.loop, self._delete_rest(asked, name))
         deleting.origin = Origin(f"delete on owner {session.owner!r}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import StatusRequest
+from trainer_client.handles.named import named_parts
 from trainer_client.handles.object_moves import Drain, MovedObjects, ObjectMove
 from trainer_client.pauses import PATIENCE_SECONDS, PAUSE_SECONDS
 from trainer_client.pending import Pending
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from ps_wire.tables.routing import Routing
     from trainer_client.handles.handles import RemoteObject
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.session.session import Session
     from trainer_client.tables.creation import Tables
     from trainer_client.tables.table import Table
@@ -123,7 +125,7 @@ class OffersMoves:
 
     def move(
         self,
-        target: RemoteObject | str,
+        target: RemoteObject | DistributedOptimizer | str,
         to: str,
         *,
         owner: str = "",
@@ -155,14 +157,15 @@ class OffersMoves:
         return Pending.run(self._loop, self._move(target, to, owner, pause, patience))
 
     async def _move(
-        self, target: RemoteObject | str, to: str, owner: str, pause: float, patience: float
+        self, target: RemoteObject | DistributedOptimizer | str, to: str, owner: str, pause: float, patience: float
     ) -> MovedObjects:
         (other,) = await self._tables.sessions.all_of([to])
         if isinstance(target, str):
             return await ObjectMove(self.session(owner), other, [target], pause).run(patience)
-        if not getattr(target, "name", ""):
-            raise InvalidArgumentError(f"only objects with names move to another owner, and {target!r} has none")
-        return await ObjectMove(target.session, other, [target.name], pause).run(patience)
+        (part, *others) = named_parts(target)
+        if others:
+            raise InvalidArgumentError(f"{target!r} is on several owners: move a module, and its part goes with that")
+        return await ObjectMove(part.session, other, [part.name], pause).run(patience)
 
     async def _moved(
         self,

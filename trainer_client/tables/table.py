@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.tables.names import ROWS
 from ps_wire.v1.frames_pb2 import Request
@@ -138,6 +139,9 @@ class Table(TableContents):
             UnknownNameError: An owner does not have it any more.
         """
         return Pending.run(self._loop, self.removed())
+
+    def __ps_objects__(self) -> NoReturn:
+        raise InvalidArgumentError(f"the rows of {self!r} move with rebalance() and drain()")
 
     def __repr__(self) -> str:
         kind = "any ids" if self.rows is None else f"{self.rows} rows"

@@ -15,6 +15,7 @@ from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
+from trainer_client.handles import hints
 from trainer_client.optimizers.replies import Answered, ReportedValues, all_answered, answered
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling, Scaled, Work, unscale_all
@@ -360,3 +361,7 @@ async def _one_by_one(begin: Iterable[Callable[[], Awaitable[Any]]]) -> None:
     """Does one thing after the other, so that what comes first says whether the others begin."""
     for each in begin:
         await each()
+
+
+# As that of `DistributedOptimizer`: schedulers of torch refuse it with this name alone.
+OptimizerWithTables.__name__ = hints.OPTIMIZER.replace("DistributedOptimizer", "OptimizerWithTables")

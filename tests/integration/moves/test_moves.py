@@ -83,6 +83,19 @@ async def test_handles_go_on_with_the_other_owner(addresses: list[str]) -> None:
         assert own.owners == its.owners == {"ps0"}
 
 
+async def test_an_optimizer_that_has_moved_is_given_by_its_name(addresses: list[str]) -> None:
+    async with tc.connect(*addresses) as ps, tc.connect(*addresses) as other:
+        own = await model(ps, "net")
+        await own.train(ps, 0)
+        await ps.move(own.opt, to="ps1")
+        found = await other.optimizer(name="net-opt")
+        assert list(found.remotes) == ["ps1"]
+        its = Model(await other.attach("net"), await other.attach("net-b"), found)
+        await its.train(other, 1)
+        await own.train(ps, 2)
+        assert await own.state() == await its.state() and found.remotes["ps1"].handle == own.opt.remotes["ps1"].handle
+
+
 async def test_objects_move_while_trainers_train(addresses: list[str]) -> None:
     """Each trainer has a model of its own, so that the order of their steps does not matter."""
     counts = [10, 10]

@@ -195,7 +195,7 @@ async def test_everything_is_there_again(owner: Owner, ps: tc.Client) -> None:
     assert fingerprint(engine) == before
     again = engine.registry.named("both").value
     assert again is not optimizer
-    assert (again.is_consistent, again._refuses_non_finite) == (optimizer.is_consistent, optimizer._refuses_non_finite)
+    assert (again.is_consistent, again.refuses_non_finite) == (optimizer.is_consistent, optimizer.refuses_non_finite)
     named = engine.registry.named("first")
     inner = engine.registry.find(outer.ref).value.inner
     assert inner.weight is named.value.weight, "what was shared is shared again"

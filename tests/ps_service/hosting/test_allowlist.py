@@ -13,7 +13,7 @@ from torch import nn, optim
 from ps_service import hosted
 from ps_service.hosting.allowlist import AllowList
 from ps_wire.errors import NotAllowedError
-from tests import hosted_models
+from tests import half_marked, hosted_models
 
 
 @hosted
@@ -176,3 +176,10 @@ def test_looking_a_name_up_imports_nothing() -> None:
         with pytest.raises(NotAllowedError):
             allowed.hosted(name)
     assert set(sys.modules) == before
+
+
+def test_a_module_with_nothing_but_a_class_that_lacks_its_mark_names_that() -> None:
+    module = ModuleType("lacking")
+    module.NotHosted = half_marked.NotHosted
+    with pytest.raises(ValueError, match=r"@hosted or @remote; class NotHosted has methods .* @hosted is missing on"):
+        AllowList([module])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps_service.requests.creation import canonical
+from ps_service.requests.asked import canonical
 from tests.ps_service.requests.asking import value
 
 numbers = st.one_of(

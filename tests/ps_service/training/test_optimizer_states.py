@@ -104,8 +104,8 @@ def test_a_scheduler_may_want_a_metric(owner: Owner) -> None:
 def test_a_schedule_goes_on_from_a_state(owner: Owner) -> None:
     first = HostedScheduler(lr_scheduler.StepLR, owner.optimizer(optim.SGD, lr=1.0), (2,), {})
     second = HostedScheduler(lr_scheduler.StepLR, owner.optimizer(optim.SGD, lr=1.0), (2,), {})
-    first._hosted.step(owner.context(owner.gradients(0)))
-    second._hosted.step(owner.context(owner.gradients(0)))
+    first.hosted.step(owner.context(owner.gradients(0)))
+    second.hosted.step(owner.context(owner.gradients(0)))
     first.step()
     second.load_state_dict(first.state_dict())
     assert second.step() == [pytest.approx(0.1)]
