@@ -11,6 +11,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ps_wire.runtime.failures import shortened
+from ps_wire.runtime.nothing import nothing
 from trainer_client.client.client import Client
 from trainer_client.client.passes import ATTEMPTS, Attempts, OffersPasses
 from trainer_client.collectives.communicator import Communicator
@@ -109,7 +110,15 @@ class Blocking:
 
 
 class BlockingClient(Blocking):
-    """A client whose calls block."""
+    """A client whose calls block. `close` ends it, as the end of its block does."""
+
+    def __init__(self, unwrapped: Any, close: Callable[[], None] = nothing) -> None:
+        super().__init__(unwrapped)
+        self._close = close
+
+    def close(self) -> None:
+        """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork."""
+        self._close()
 
     def run(
         self,

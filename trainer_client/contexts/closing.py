@@ -14,8 +14,8 @@ from ps_wire.reported import Report
 from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
-from trainer_client.contexts.given import warn_of_another
 from trainer_client.pending import Joined, Pending
+from trainer_client.session.step_mistakes import warn_of_another
 from trainer_client.session.stepped import Stepped, owner_seconds
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from ps_wire.runtime.failures import PassFailures
 from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.block import Block, PassSpan, after, end_freed, tell_end, tell_untrained
 from trainer_client.contexts.closing import Closing, Part, Stepping
-from trainer_client.contexts.given import without_step
 from trainer_client.contexts.gradients import clip, gradients
 from trainer_client.graph.current import Openings, current_context, entered
 from trainer_client.graph.nodes import ROOT, WayBack
 from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved, token_of
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
+from trainer_client.session.step_mistakes import without_step
 
 if TYPE_CHECKING:
     from contextvars import Token

@@ -21,13 +21,13 @@ from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
 from trainer_client.contexts.closing import Part
-from trainer_client.contexts.given import warn_of_another, without_context
 from trainer_client.optimizers.replies import Answered, answered, joined, stepped, stepped_beside
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.rounds import Rounds, begun
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
 from trainer_client.optimizers.states import OptimizerParts
 from trainer_client.pending import Joined, Pending
+from trainer_client.session.step_mistakes import warn_of_another, without_context
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy

@@ -14,9 +14,9 @@ from torch import nn
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
-from trainer_client.contexts.given import warn_of_another
 from trainer_client.pending import Pending, all_ended
 from trainer_client.replicas.protocols import check_backward, check_gradients, of_parameters
+from trainer_client.session.step_mistakes import warn_of_another
 
 if TYPE_CHECKING:
     from trainer_client.replicas.overlap import Overlap

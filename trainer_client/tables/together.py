@@ -16,11 +16,11 @@ from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
-from trainer_client.contexts.given import warn_of_another, without_context
 from trainer_client.optimizers.replies import Answered, ReportedValues, all_answered, answered
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling, Scaled, Work, unscale_all
 from trainer_client.pending import Pending
+from trainer_client.session.step_mistakes import warn_of_another, without_context
 from trainer_client.session.stepped import Stepped
 from trainer_client.tables.schedules import check_states
 
