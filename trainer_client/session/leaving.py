@@ -39,13 +39,15 @@ def _at_exit() -> None:
             by_loop.setdefault(session.loop, []).append(session)
     for loop, sessions in by_loop.items():
         work = _end(sessions)
-        # Nothing is left to be told if the loop is held up, or was closed meanwhile.
-        with suppress(Exception):
+        try:
             if loop.is_running():
                 asyncio.run_coroutine_threadsafe(work, loop).result(LEAVE_SECONDS)
             else:
                 loop.run_until_complete(work)
-        work.close()
+        except TimeoutError:
+            pass  # the loop is held up
+        except RuntimeError:
+            work.close()  # the loop was closed meanwhile
 
 
 async def _end(sessions: list[Leaving]) -> None:
