@@ -25,6 +25,9 @@ Reduce = Literal["mean", "sum", "keep"]
 Reductions = Reduce | Mapping[str, Reduce]
 """One for all values, or one by name."""
 
+Values = Mapping[str, Any] | None
+"""Plain values by name; None for none."""
+
 REDUCTIONS: Final[dict[str, pb.Reduction]] = {
     "mean": pb.REDUCTION_MEAN,
     "sum": pb.REDUCTION_SUM,
@@ -40,12 +43,18 @@ class Reported(NamedTuple):
     value: Any
 
 
-def reported(values: Mapping[str, Any], reduce: Reductions) -> dict[str, Reported]:
+class Report(dict[str, Reported]):
+    """The values of one push or step, by name, as they are sent."""
+
+
+def reported(values: Mapping[str, Any], reduce: Reductions) -> Report:
     """The values of one push or step, by name. Where reductions have names, too, the other values are averaged.
 
     With `mean` and `sum`, values are numbers and dense tensors; a tensor without dimensions, such as a loss, counts as
-    the number that it holds.
+    the number that it holds. Values that were made a report before are that report.
     """
+    if isinstance(values, Report):
+        return values
     if not isinstance(values, Mapping):
         raise InvalidArgumentError(f"values is a dictionary by name, not a {type(values).__name__}")
     chosen: Mapping[str, Any] = dict.fromkeys(values, reduce) if isinstance(reduce, str) else reduce
@@ -53,7 +62,9 @@ def reported(values: Mapping[str, Any], reduce: Reductions) -> dict[str, Reporte
         raise InvalidArgumentError(f"reduce is one of {', '.join(REDUCTIONS)}, or a dictionary of these by name")
     if unknown := chosen.keys() - values.keys():
         raise InvalidArgumentError(f"reduce names {', '.join(sorted(map(str, unknown)))}, and there is no such value")
-    made = {name: Reported(how := chosen.get(name, "mean"), _as_sent(value, how)) for name, value in values.items()}
+    made = Report()
+    for name, value in values.items():
+        made[name] = Reported(how := chosen.get(name, "mean"), _as_sent(value, how))
     check(made)
     return made
 

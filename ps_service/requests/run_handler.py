@@ -77,7 +77,7 @@ def _waits_for_answers(ctx: RequestContext) -> bool:
     """Whether the limit can tell that a trainer waits for each answer before it sends the next request. Over gRPC it
     cannot, because the next message is read late; and a hand-over adds little to a round trip there."""
     session = ctx.engine.sessions.get(ctx.trainer)
-    return session is not None and session.transport not in ("grpc", "unary")
+    return session is not None and session.transport not in ("grpc", "unary", "in_process")
 
 
 def handle(

@@ -105,7 +105,11 @@ class Servicer:
             return stream.beside(turn)
         session = session_handler.session
         self._engine.sessions.streams(session, 1)
-        session.transport, session.peer = "grpc" if listener is None else listener.transport, peer
+        if listener is not None:
+            session.transport = listener.transport
+        else:
+            session.transport = "grpc" if peer else "in_process"
+        session.peer = peer
         session.held_up = frozenset()
         session_handler.tell_draining()
         arrivals.came(self._engine.events, session, may_move)
@@ -251,7 +255,7 @@ class Servicer:
                 taken, seconds = pacing.admit(taken)
                 if seconds:
                     return asyncio.create_task(handle_paced(taken, seconds))
-            if not (session.is_known and taken.frame.HasField("request")):
+            if session.is_away or not (session.is_known and taken.frame.HasField("request")):
                 return self._receive(session_handler, taken)
             session_handler.take(taken)
             return False
@@ -280,10 +284,12 @@ class Servicer:
 
     def _receive(self, session_handler: SessionHandler, message: Message) -> bool:
         """Handles a message; returns whether it was the last one."""
-        if not session_handler.session.is_known:
-            arrivals.came(self._engine.events, session_handler.session)
         frame = message.frame
         body = frame.WhichOneof("body")
+        session = session_handler.session
+        # One that comes back only to say goodbye has left.
+        if not session.is_known or (session.is_away and body != "goodbye"):
+            arrivals.came(self._engine.events, session)
         if body == "request":
             session_handler.take(message)
         elif body == "confirm":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from ps_service.measures.events import Events
@@ -10,18 +10,28 @@ if TYPE_CHECKING:
     from ps_wire.errors import PsError
 
 
+_HOW: Final = {
+    "grpc": "over gRPC",
+    "direct": "over the direct port",
+    "shared_memory": "over shared memory",
+    "unary": "over gRPC, with single requests",
+    "in_process": "inside this process",
+}
+"""What is said of each transport."""
+
+
 def came(events: Events, session: SessionState, may_move: bool = False) -> None:
     """A trainer has connected. One that may move to a faster connection is told of once it has, or sends something."""
-    if may_move and not session.is_known:
+    if may_move and (session.is_away or not session.is_known):
         return
     who = _who(session)
     if not session.is_known:
         session.is_known = True
-        how = f"over {session.transport}" if session.peer else "inside this process"
+        how = _HOW[session.transport]
         events.note("joined", f"{who} has connected {how}", trainer=session.name, by=session.by())
     elif session.is_away:
-        alike = ("back", session.trainer)
-        events.note("back", f"{who} has connected again", trainer=session.name, alike=alike, by=session.by())
+        alike, how = ("back", session.trainer), _HOW[session.transport]
+        events.note("back", f"{who} has connected again {how}", trainer=session.name, alike=alike, by=session.by())
     session.is_away = False
 
 

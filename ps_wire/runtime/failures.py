@@ -78,6 +78,14 @@ def caller() -> str:
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+def caller_level() -> int:
+    """The `stacklevel` with which a warning of the function that asks names the line of the program."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and _is_ours(frame, _PACKAGES):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def shortened(error: E) -> E:
     """Leaves frames of this project out of the traceback of an error that goes to the program, but in debug mode.
 

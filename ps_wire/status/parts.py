@@ -62,7 +62,8 @@ class TrainerStatus(Readable):
 
     Attributes:
         id: The first eight hexadecimal digits of its id; followed by ~ and a number if several sessions share them.
-        transport: Of its latest connection: `grpc`, `direct`, `shared_memory` or `unary`.
+        transport: Of its latest connection: `grpc`, `direct`, `shared_memory`, `unary`; or `in_process` if it is a part
+            of the owner's process.
         peer: Its address, or its process for a shared-memory connection.
         connected: Whether a stream is open, or a unary call runs.
         away_seconds: Seconds since the connection ended; 0 while connected.

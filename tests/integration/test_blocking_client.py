@@ -217,7 +217,7 @@ def test_an_error_inside_the_block_gives_the_portal_back(address: str) -> None:
 def test_ctrl_c_once_the_client_is_open_closes_it(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[tc.Client] = []
 
-    def interrupted(client: tc.Client) -> None:
+    def interrupted(client: tc.Client, _: object) -> None:
         opened.append(client)
         raise KeyboardInterrupt
 

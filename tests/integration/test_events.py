@@ -20,8 +20,10 @@ from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests import waiting
 from tests.conftest import StartOwner
-from tests.integration.support import in_memory, until
+from tests.integration.support import Cuttable, in_memory, until
 from tests.transports import TRANSPORTS, over_each
+from trainer_client.session import link
+from trainer_client.transport.grpc_stream import GrpcConnector
 
 MODELS = "tests.hosted_models"
 COUNTER = f"{MODELS}.Counter"
@@ -61,14 +63,40 @@ async def test_a_trainer_that_comes_and_leaves_is_told_once(owner: Server, caplo
     assert [each for each in told if me.id in each] == [joined, left]
 
 
+WORDS = {"grpc": "gRPC", "direct": "the direct port", "shared_memory": "shared memory"}
+
+
 @over_each
 async def test_a_trainer_is_told_with_the_transport_that_it_ends_up_with(owner: Server, transport: str) -> None:
     async with tc.connect(owner.address, **TRANSPORTS[transport]) as ps:
         (me,) = (await ps.status()).trainers
         (joined,) = of_kind(owner, "joined")
-        assert me.transport == transport and joined.endswith(f" has connected over {transport}")
+        assert me.transport == transport and joined.endswith(f" has connected over {WORDS[transport]}")
     await until_told(owner, "left")
     assert len(of_kind(owner, "joined")) == 1
+
+
+@over_each
+async def test_a_trainer_that_comes_back_is_told_with_the_transport_that_it_goes_on_with(
+    owner: Server, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Cuttable(GrpcConnector(owner.address))
+    monkeypatch.setattr(line, "connect_shared_memory", nowhere)
+    monkeypatch.setattr(line, "connect_direct", nowhere)
+    monkeypatch.setattr(link, "_NO_DIRECT_SECONDS", 0.0)
+    async with tc.connect(line, **TRANSPORTS[transport]) as ps:
+        counter = await ps.create(COUNTER)
+        assert of_kind(owner, "joined")[0].endswith(" has connected over gRPC")
+        monkeypatch.undo()
+        await line.cut()
+        assert await counter.add() == 1
+        assert of_kind(owner, "back")[0].endswith(f" has connected again over {WORDS[transport]}")
+        (me,) = (await ps.status()).trainers
+        assert me.transport == transport
+
+
+async def nowhere(*_: object) -> None:
+    """No faster connection can be opened."""
 
 
 async def test_a_trainer_that_is_lost_is_told(start_owner: StartOwner) -> None:
@@ -80,6 +108,7 @@ async def test_a_trainer_that_is_lost_is_told(start_owner: StartOwner) -> None:
     assert "broke" in await until_told(owner, "away")
     assert re.search(r"is lost: it has had no connection for \d+\.\d", await until_told(owner, "lost"))
     assert not of_kind(owner, "left")
+    await ps.close()
 
 
 async def test_a_caller_of_unary_methods_is_a_trainer_too(owner: Server) -> None:
@@ -236,3 +265,5 @@ async def test_a_trainer_in_the_process_of_the_owner_is_told_as_such() -> None:
     async with in_memory() as owner, tc.connect(owner.connector()) as ps:
         (joined,) = (each.text for each in owner.engine.events.latest() if each.kind == "joined")
         assert ps.trainer.hex()[:8] in joined and joined.endswith(" has connected inside this process")
+        (me,) = (await ps.status()).trainers
+        assert me.transport == "in_process"

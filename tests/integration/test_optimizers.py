@@ -150,6 +150,7 @@ async def test_parameters_without_a_gradient_are_passed_over() -> None:
         assert identical([await net.state_dict() for net in modules], after)
 
 
+@pytest.mark.filterwarnings("ignore:a second step of the same optimizer")
 async def test_a_context_may_be_applied_again_and_keeps_its_gradients() -> None:
     async with training() as (_, ps):
         net = await ps.module("torch.nn.Linear", 3, 2)

@@ -240,6 +240,7 @@ def is_of_parameters(hosted: HostedObject) -> bool:
     return isinstance(hosted.value, HostedOptimizer) and not isinstance(hosted.value.optimizer, RowOptimizer)
 
 
+@pytest.mark.filterwarnings("ignore:a second step of the same optimizer")
 async def test_several_steps_of_a_pass_count_once_each(pair: tc.Client) -> None:
     training = Training(pair)
     await training.attach()

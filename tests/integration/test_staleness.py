@@ -57,6 +57,7 @@ async def test_a_pass_is_as_stale_as_others_have_stepped(
     assert owner.engine.counters.steps.snapshot()["net.optimizer"].steps == 3
 
 
+@pytest.mark.filterwarnings("ignore:a second step of the same optimizer")
 async def test_the_first_reading_counts_and_own_steps_do_not(owner: Server, ps: tc.Client, ps2: tc.Client) -> None:
     (net, opt), (net2, opt2) = await shared(ps), await shared(ps2)
     async with ps.context() as ctx:

@@ -114,6 +114,7 @@ async def test_tasks_that_go_on_after_the_block_are_still_refused() -> None:
             await task
 
 
+@pytest.mark.filterwarnings("ignore:a second step of the same optimizer")
 async def test_a_graph_that_is_retained_keeps_the_pass_open() -> None:
     async with training() as ((server,), ps):
         net, here = await linear(ps)

@@ -138,6 +138,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:a second step of the same optimizer")
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_threads_that_wait_for_an_optimizer_do_not_count(operation: str) -> None:
     async with owner(threads=2) as (server, ps):

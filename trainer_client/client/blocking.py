@@ -11,6 +11,8 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ps_wire.runtime.failures import shortened
+from ps_wire.runtime.nothing import nothing
+from trainer_client.client.client import Client
 from trainer_client.client.passes import ATTEMPTS, Attempts, OffersPasses
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
@@ -20,6 +22,7 @@ from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler
 from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import LocalSteps
+from trainer_client.replicas.pushing import Pushing
 from trainer_client.replicas.replica import Replica, Replicas
 from trainer_client.tables.schedules import SchedulerWithTables
 from trainer_client.tables.table import Table
@@ -37,11 +40,13 @@ _WRAPPED = (
 )
 
 _IN_THIS_THREAD = {
+    (Client, "prefetch"): "prefetch_in_threads",
     (Context, "backward"): "propagate",
     (DistributedOptimizer, "step"): "apply",
+    (OptimizerWithTables, "step"): "apply",
     (Table, "blocks"): "blocks_in_thread",
 }
-"""Methods that the calling thread runs itself instead of waiting for another thread."""
+"""Methods that the calling thread runs itself instead of waiting for another thread. They take the same arguments."""
 
 
 class Blocking:
@@ -55,13 +60,21 @@ class Blocking:
         self.unwrapped = unwrapped
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self.unwrapped, _IN_THIS_THREAD.get((type(self.unwrapped), name), name))
+        value = getattr(self.unwrapped, name)
         if not callable(value) or isinstance(value, (*_WRAPPED, Pending)):
             return wrapped(value)
+        in_thread = _IN_THIS_THREAD.get((type(self.unwrapped), name))
+        called = value if in_thread is None else getattr(self.unwrapped, in_thread)
 
         @functools.wraps(value)
         def method(*args: Any, **kwargs: Any) -> Any:
-            return _called(value, args, kwargs)
+            try:
+                return wrapped(called(*_unwrapped(args), **_unwrapped(kwargs)))
+            except Exception as error:
+                if called is not value and isinstance(error, TypeError):
+                    _names(error, called, value)
+                shortened(error)
+                raise
 
         # Later look-ups find it without calling `__getattr__`.
         self.__dict__[name] = method
@@ -97,7 +110,15 @@ class Blocking:
 
 
 class BlockingClient(Blocking):
-    """A client whose calls block."""
+    """A client whose calls block. `close` ends it, as the end of its block does."""
+
+    def __init__(self, unwrapped: Any, close: Callable[[], None] = nothing) -> None:
+        super().__init__(unwrapped)
+        self._close = close
+
+    def close(self) -> None:
+        """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork."""
+        self._close()
 
     def run(
         self,
@@ -119,28 +140,34 @@ class BlockingClient(Blocking):
                 except Exception as error:
                     tried.failed(error)
 
-    def prefetch(self, *args: Any, **kwargs: Any) -> Any:
-        """Like `Client.prefetch`, with a function that runs in this thread."""
-        return wrapped(self.unwrapped.prefetch_in_threads(*_unwrapped(args), **_unwrapped(kwargs)))
+
+def _like(method: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Gives a method the name, the signature and the text of another one."""
+    return functools.wraps(method)
 
 
 class _Waiting:
     """Pulls and pushes that wait for their result. Unlike a `Blocking`, a replica of this class is a module itself."""
 
+    @_like(Replica.pull)
     def pull(self, *args: Any, **kwargs: Any) -> Any:
         return super().pull(*args, **kwargs).wait()  # type: ignore[misc]
 
-    def push(self, opt: Any, **kwargs: Any) -> Any:
-        return super().push(_unwrapped(opt), **_unwrapped(kwargs)).wait()  # type: ignore[misc]
+    @_like(Pushing.push)
+    def push(self, *args: Any, **kwargs: Any) -> Any:
+        return super().push(*_unwrapped(args), **_unwrapped(kwargs)).wait()  # type: ignore[misc]
 
-    def finish(self) -> Any:
-        return super().finish().wait()  # type: ignore[misc]
+    @_like(Pushing.finish)
+    def finish(self, *args: Any, **kwargs: Any) -> Any:
+        return super().finish(*args, **kwargs).wait()  # type: ignore[misc]
 
+    @_like(Pushing.unscale_)
     def unscale_(self, *args: Any, **kwargs: Any) -> Any:
         super().unscale_(*args, **_unwrapped(kwargs)).wait()  # type: ignore[misc]
 
-    def local_steps(self, inner: Any, opt: Any, *, every: int) -> Any:
-        return Blocking(super().local_steps(inner, _unwrapped(opt), every=every))  # type: ignore[misc]
+    @_like(Replica.local_steps)
+    def local_steps(self, *args: Any, **kwargs: Any) -> Any:
+        return Blocking(super().local_steps(*_unwrapped(args), **_unwrapped(kwargs)))  # type: ignore[misc]
 
 
 class BlockingReplica(_Waiting, Replica):
@@ -182,6 +209,13 @@ def wrapped(value: Any) -> Any:
     if type(value) is dict:
         return {wrapped(key): wrapped(item) for key, item in value.items()}
     return value
+
+
+def _names(error: TypeError, called: Callable[..., Any], shown: Callable[..., Any]) -> None:
+    """An error of the arguments of a function names the method that the program has called."""
+    text = str(error)
+    if text.startswith(f"{called.__qualname__}()"):
+        error.args = (shown.__qualname__ + text.removeprefix(called.__qualname__),)
 
 
 def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

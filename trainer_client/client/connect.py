@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.failures import caller
 from ps_wire.tls import TLS
 from ps_wire.tokens import metadata_of, of_variables
 from trainer_client.client.blocking import BlockingClient
@@ -31,7 +33,8 @@ class Connecting:
     """The result of `connect`: enter it with `async with` or `with`, or await it.
 
     `async with` and `await` give a `Client`; `with` gives a `Blocking` around one, in a background thread's loop. A
-    client that was awaited has to be closed with `close()`.
+    client that was awaited has to be closed with `close()`. If it is not, a `ResourceWarning` says so when it is
+    collected, or at exit. Its owners are told when its event loop ends with `asyncio.run`, or when the program ends.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Connecting:
         self._names = names
         self._directory = directory
         self._settings = settings
+        self._where = caller()
         self._client: Client | None = None
         self._portal: Portal | None = None
 
@@ -57,15 +61,12 @@ class Connecting:
             )
 
     async def __aenter__(self) -> Client:
-        client = Client(self._connectors, self._settings, self._dial)
+        dial = partial(_dial, self._settings, self._directory)
+        client = Client(self._connectors, self._settings, dial)
         await client.open(self._names, self._directory)
+        client.watch(self._where)
         self._client = client
         return client
-
-    def _dial(self, address: str) -> GrpcConnector:
-        settings, directory = self._settings, self._directory
-        tls = directory.tls_of(address, settings.tls) if isinstance(directory, Candidates) else settings.tls
-        return GrpcConnector(address, tls, settings.token)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -79,7 +80,8 @@ class Connecting:
     def __enter__(self) -> Any:
         self._portal = Portal.acquire()
         try:
-            return BlockingClient(self._portal.run(self.__aenter__(), ends_early=True))
+            client = self._portal.run(self.__aenter__(), ends_early=True)
+            return BlockingClient(client, partial(self.__exit__, None, None, None))
         except KeyboardInterrupt as error:
             self.__exit__(type(error), error, None)  # it may be open by now
             raise
@@ -90,13 +92,18 @@ class Connecting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._portal is not None
-        if self._portal.is_foreign:
+        portal, self._portal = self._portal, None
+        if portal is None or portal.is_foreign:
             return
         try:
-            self._portal.run(self.__aexit__(kind, error, trace))
+            portal.run(self.__aexit__(kind, error, trace))
         finally:
-            self._portal.release()
+            portal.release()
+
+
+def _dial(settings: Settings, directory: Directory, address: str) -> GrpcConnector:
+    tls = directory.tls_of(address, settings.tls) if isinstance(directory, Candidates) else settings.tls
+    return GrpcConnector(address, tls, settings.token)
 
 
 def connect(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Final
 
 from ps_wire.close_names import hint
 from ps_wire.errors import InvalidArgumentError, UnknownNameError
@@ -26,6 +28,18 @@ if TYPE_CHECKING:
 
 Directory = Candidates | Find | None
 """How a client finds owners by name: by asking one of these, or with a function of the program."""
+
+
+_NOT_CLOSED: Final = (
+    "the client of {}, connected at {}, was not closed, and its owners keep what it holds until the program ends: use "
+    "`async with tc.connect(…) as ps:` or `with tc.connect(…) as ps:`, or call its close()"
+)
+
+
+def warn_of_unclosed(sessions: Sessions, loop: asyncio.AbstractEventLoop, where: str) -> None:
+    """Warns of a client that was collected, or is left at exit, and was not closed. Its parent has it in a fork."""
+    if not forks.is_foreign(loop):
+        warnings.warn(_NOT_CLOSED.format(sessions.told(), where or "?"), ResourceWarning, stacklevel=1)
 
 
 class Sessions:
@@ -166,10 +180,16 @@ class Connected:
         self._loop = asyncio.get_running_loop()
         self._sessions = sessions
         self.others = sessions.others
+        # Warns if it is not closed.
+        self._unclosed: weakref.finalize[..., Connected] | None = None
 
     async def open(self, names: Sequence[str] = (), directory: Directory = None) -> None:
         """Connects to every owner; arguments and errors as for `Sessions.open`."""
         await self._sessions.open(names, directory)
+
+    def watch(self, where: str) -> None:
+        """Has the program warned if it does not close it. `where` is the line of the program that has connected."""
+        self._unclosed = weakref.finalize(self, warn_of_unclosed, self._sessions, self._loop, where)
 
     async def close(self, error: BaseException | None = None) -> None:
         """Closes all sessions; owners free what this trainer held. Does nothing the second time, and in a fork.
@@ -177,6 +197,8 @@ class Connected:
         Requests without an answer are not reported if an exception ends the program: `error`, or that which is being
         handled.
         """
+        if self._unclosed is not None:
+            self._unclosed.detach()
         fails = (error or sys.exception()) is not None
         if not forks.is_foreign(self._loop):
             self.closed = True

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
+from ps_wire.reported import Report
 from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.pending import Joined, Pending
+from trainer_client.session.step_mistakes import warn_of_another
 from trainer_client.session.stepped import Stepped, owner_seconds
 
 if TYPE_CHECKING:
     import asyncio
 
+    from ps_wire.reported import Reductions, Reported, Values
     from ps_wire.v1.operations_pb2 import EndContextRequest
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.graph.batch import Answer, Batch
     from trainer_client.session.session import Session
 
 _WITHDRAWN: Final = "the step was cancelled before it began"
+_NO_VALUES: Final = Report()
 _NOTE: Final = "The step raised this. The backward has succeeded, and the context holds its gradients."
 
 
@@ -40,7 +44,7 @@ class Stepping(ABC):
     soon as the backward there has succeeded. There is only one then, unless all step or none (`steps_together`), of
     which `merged` makes one result. A local part is stepped by `step_local_part`, or `apply_local_part` in a thread.
     Parts on several owners may check gradients before one steps (`checks_ahead`), if nobody else has to.
-    `remote_parts` check and keep the gradients of several that step one after the other."""
+    `remote_parts` check and keep the gradients of several that step one after the other. Values go to `first_part`."""
 
     parts: Sequence[Part]
     remote_parts: Collection[Any]
@@ -50,30 +54,40 @@ class Stepping(ABC):
     checks_ahead: bool = False
 
     @abstractmethod
-    def step(self, context: Any) -> Pending[Any]:
+    def step(self, context: Any, *, values: Values = None) -> Pending[Any]:
         """Applies the gradients of a context. Gives the versions of the optimizer."""
 
-    def apply(self, context: Any) -> Any:
+    @abstractmethod
+    def apply(self, context: Any, *, values: Values = None) -> Any:
         """Like `step`, in this thread, which must not be that of the client's event loop."""
-        return self.step(context).wait()
+
+    @abstractmethod
+    def report(self, values: Values, reduce: Reductions) -> Report:
+        """The values of a step, as they are now. Raises as `step` would."""
+
+    @abstractmethod
+    def first_part(self) -> Any:
+        """The part on an owner that counts values."""
 
     @abstractmethod
     def check_local_part(self, context: Any) -> None:
         """Raises the error that the step of parameters of this process would raise before it changes anything."""
 
     @abstractmethod
-    def step_accepted(self, context: Any) -> Pending[Any]:
-        """Like `step`, once all owners have accepted the gradients, and all backwards have ended."""
+    def step_accepted(self, context: Any, values: Mapping[str, Reported]) -> Pending[Any]:
+        """Like `step`, once all owners have accepted the gradients and values, and all backwards have ended."""
 
-    def apply_accepted(self, context: Any) -> Any:
+    def apply_accepted(self, context: Any, values: Mapping[str, Reported]) -> Any:
         """Like `step_accepted`, in this thread, which must not be that of the client's event loop."""
-        return self.step_accepted(context).wait()
+        return self.step_accepted(context, values).wait()
 
 
 class ClosedPass(Protocol):
     """A pass that a step may end: a `Context`."""
 
     stepped: set[str]
+    steps: dict[Any, Pending[Any] | None]
+    is_told: bool
 
     def check(self, *sessions: Session) -> None: ...
     def write_end(self, request: EndContextRequest) -> None: ...
@@ -82,11 +96,19 @@ class ClosedPass(Protocol):
 
 class Closing:
     """Steps optimizers after a backward has succeeded everywhere, and then ends the pass, if it `ends`. The last
-    request of the backward asks for it if all is for its owner. Otherwise requests of their own follow; and if the
-    backward ends with one request to each owner of an optimizer that checks ahead, these ask for the checks. Raises
-    `InvalidArgumentError` if this is no optimizer, or one of another client, and as `Context.check`."""
+    request of the backward asks for it if all is for its owner and there are no values. Otherwise requests of their own
+    follow; and if the backward ends with one request to each owner of an optimizer that checks ahead, these ask for the
+    checks. The first optimizer counts the values. Raises `InvalidArgumentError` if this is no optimizer, or one of
+    another client, and as `Context.check` and `report`."""
 
-    def __init__(self, context: ClosedPass, step: Stepping | Sequence[Stepping], ends: bool) -> None:
+    def __init__(
+        self,
+        context: ClosedPass,
+        step: Stepping | Sequence[Stepping],
+        ends: bool,
+        values: Values = None,
+        reduce: Reductions = "mean",
+    ) -> None:
         self._single = isinstance(step, Stepping)
         self._optimizers: Sequence[Any] = (step,) if isinstance(step, Stepping) else tuple(step)
         self._context = context
@@ -99,6 +121,8 @@ class Closing:
                 raise InvalidArgumentError(
                     f"step takes optimizers made by the client, not a {type(optimizer).__name__}"
                 )
+            if optimizer in context.steps:
+                warn_of_another(context, optimizer)
             joinable = joinable and optimizer.is_joinable
             self._together = self._together or optimizer.steps_together
             self._has_local_part = self._has_local_part or optimizer.has_local_part
@@ -107,7 +131,8 @@ class Closing:
                 sessions.append(part.session)
         if not self._optimizers:
             raise InvalidArgumentError("step takes an optimizer, or a list of at least one")
-        if self._together and len(self._optimizers) > 1:
+        self._values = self._optimizers[0].report(values, reduce) if values else _NO_VALUES
+        if self._values or (self._together and len(self._optimizers) > 1):
             joinable = False
         context.check(*sessions)
         self.answers: list[Pending[Answer]] = []
@@ -116,7 +141,8 @@ class Closing:
         self._is_asked = False
         # What each owner checks.
         self._checks: dict[Session, list[Handle]] = {}
-        if not self._is_joinable and len(self._optimizers) == 1 and self._optimizers[0].checks_ahead:
+        is_alone = not self._is_joinable and len(self._optimizers) == 1
+        if is_alone and not self._values and self._optimizers[0].checks_ahead:
             for part in self._parts:
                 self._checks.setdefault(part.session, []).append(part.name)
         self._steps: Pending[Any] | None = None
@@ -172,12 +198,15 @@ class Closing:
         versions = []
         with _explained():
             accepted = await BLOCKING.run(self._prepare) if self._prepares else self._are_accepted()
-        for optimizer in self._optimizers:
+        for optimizer, values in self._each():
             if self._cancelled:
                 raise CancelledCallError(_WITHDRAWN)
             with _explained():
-                step = optimizer.step_accepted if accepted else optimizer.step
-                versions.append(await step(self._context))
+                if accepted:
+                    step = optimizer.step_accepted(self._context, values)
+                else:
+                    step = optimizer.step(self._context, values=values)
+                versions.append(await step)
         return self._end(versions)
 
     def finish(self) -> Any:
@@ -191,10 +220,16 @@ class Closing:
         with _explained():
             accepted = self._prepare() if self._prepares else self._are_accepted()
             versions = [
-                (optimizer.apply_accepted if accepted else optimizer.apply)(self._context)
-                for optimizer in self._optimizers
+                optimizer.apply_accepted(self._context, values)
+                if accepted
+                else optimizer.apply(self._context, values=values)
+                for optimizer, values in self._each()
             ]
         return self._end(versions)
+
+    def _each(self) -> Iterator[tuple[Any, Report]]:
+        """The optimizers, and the values that each counts."""
+        return zip_longest(self._optimizers, (self._values,), fillvalue=_NO_VALUES)
 
     @property
     def _prepares(self) -> bool:
@@ -212,7 +247,8 @@ class Closing:
             of_owners.setdefault(part.session, {})[part.name.object_id] = part
         asked = []
         for first, *more in (list(parts.values()) for parts in of_owners.values()):
-            asked.append(first.step(self._context, nothing, more=more, prepare=True))
+            values = self._values if self._values and first is self._optimizers[0].first_part() else None
+            asked.append(first.step(self._context, nothing, more=more, prepare=True, values=values))
         return Joined(self._parts[0].session.loop, asked, lambda _: True).wait()
 
     def _are_accepted(self) -> bool:
@@ -241,6 +277,8 @@ class Closing:
             raise error
         if self._ends:
             self._context.finish(told=self._parts[0].session if self._is_asked else None)
+        else:
+            self._context.steps.update(dict.fromkeys(self._optimizers))
         return versions[0] if self._single else versions
 
     def cancel(self) -> None:

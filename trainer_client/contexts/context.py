@@ -21,6 +21,7 @@ from trainer_client.graph.nodes import ROOT, WayBack
 from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved, token_of
 from trainer_client.handles.parameters import RemoteParameter
 from trainer_client.pending import Pending
+from trainer_client.session.step_mistakes import without_step
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ps_wire.attempts import Attempt
     from ps_wire.numerics.seeds import Seeds
     from ps_wire.refs import ContextId
+    from ps_wire.reported import Reductions, Values
     from ps_wire.runtime.latency import Latency
     from ps_wire.tracing import Tracing
     from ps_wire.v1.operations_pb2 import EndContextRequest
@@ -58,6 +60,7 @@ class Context(Block):
         finished: Whether a step has ended it, and its block is still open. Calls in the block are not recorded then.
         looked_up: The tables that it has looked up in and may train, with the parts of their optimizers.
         stepped: Object ids of the parts of optimizers that it has stepped.
+        steps: The optimizers that have stepped with it, or began to, with the results that are not known to have come.
         root: The input, in the graph, of calls without inputs that require grad.
         seeds: Makes the seeds of its calls; None for calls without seeds.
     """
@@ -65,6 +68,8 @@ class Context(Block):
     root: torch.Tensor = ROOT
     joins_any_client = False
     """Whether sessions of any client may take part."""
+    is_told = False
+    """Whether the program was told that one optimizer steps with it twice."""
 
     def __init__(
         self,
@@ -89,6 +94,7 @@ class Context(Block):
         self.finished = False
         self.looked_up: dict[str, Sequence[Part]] = {}
         self.stepped: set[str] = set()
+        self.steps: dict[Any, Pending[Any] | None] = {}
         self._loop = loop
         self._lock = threading.Lock()
         self._calls = 0
@@ -165,6 +171,9 @@ class Context(Block):
         gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
         retain_graph: bool = False,
         step: Stepping | Sequence[Stepping] | None = None,
+        *,
+        values: Values = None,
+        reduce: Reductions = "mean",
     ) -> Pending[Any]:
         """Propagates from one or more roots, through local and remote parts. May also step, and end the pass.
 
@@ -177,23 +186,28 @@ class Context(Block):
                 block are like calls outside of it. If a step raises, the pass does not end, and its gradients are those
                 of a backward without `step`. With a log on an owner, all owners check the gradients for all
                 of them before the first steps.
+            values, reduce: What the step reports, as in `DistributedOptimizer.step`. Of several optimizers the first
+                counts it. A step with values is a request of its own.
 
         Returns:
             None; with `step`, what `step` of the optimizer returns, in a list if there are several.
 
         Raises:
             ContextEndedError: The block was left, or the pass has ended with a step.
-            InvalidArgumentError: `step` is no optimizer, or one of another client.
+            InvalidArgumentError: `step` is no optimizer, or one of another client; or there are values and no step, or
+                nobody can count them.
             PsError: An owner failed. Local leaves get no gradient; gradients that other owners have added stay, and
                 nothing has stepped. Errors of a step are those of `DistributedOptimizer.step`.
             RuntimeError: Torch raised it, as in a local backward.
         """
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
         closing = None
-        if step is None:
-            self.check()
+        if step is not None:
+            closing = Closing(self, step, not retain_graph, values, reduce)
+        elif values:
+            raise without_step()
         else:
-            closing = Closing(self, step, ends=not retain_graph)
+            self.check()
         return self.waits_for(self._backwards.begin(self, Start(roots, gradients, retain_graph, closing)))
 
     def propagate(
@@ -202,10 +216,15 @@ class Context(Block):
         gradients: torch.Tensor | Sequence[torch.Tensor | None] | None = None,
         retain_graph: bool = False,
         step: Stepping | Sequence[Stepping] | None = None,
+        *,
+        values: Values = None,
+        reduce: Reductions = "mean",
     ) -> Any:
         """Like `backward`, in this thread, which must not be that of the client's event loop."""
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
-        closing = None if step is None else Closing(self, step, ends=not retain_graph)
+        if values and step is None:
+            raise without_step()
+        closing = None if step is None else Closing(self, step, not retain_graph, values, reduce)
         self._backwards.run(self, Start(roots, gradients, retain_graph, closing))
         return None if closing is None else closing.finish()
 
@@ -313,7 +332,7 @@ class Context(Block):
             self._token = None
         if error is None and self.stepped and self.looked_up:
             tell_untrained(self.looked_up, self.stepped)
-        self._begun = []  # so that what has failed, and nobody has read, is reported
+        self._begun, self.steps = [], {}  # so that what has failed, and nobody has read, is reported
         self.failures.end(error)
         if not self.ended:
             self.close(over)

@@ -15,7 +15,7 @@ from ps_wire import policies
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId
-from ps_wire.reported import Reductions, Reported, reported
+from ps_wire.reported import Reductions, Report, Reported, Values, reported
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
@@ -28,6 +28,7 @@ from trainer_client.optimizers.rounds import Rounds, begun
 from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
 from trainer_client.optimizers.states import OptimizerParts
 from trainer_client.pending import Joined, Pending
+from trainer_client.session.step_mistakes import warn_of_another, without_context
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
-
-Values = Mapping[str, Any] | None
-"""Plain values by name; None for none."""
 
 NO_VALUES: Final[Mapping[str, Reported]] = {}
 
@@ -141,10 +139,10 @@ class DistributedOptimizer(OptimizerParts):
             RuntimeError: The scaler raised it.
         """
         if context is None or not isinstance(getattr(context, "id", None), ContextId):
-            raise InvalidArgumentError(
-                "step() takes the context of the pass: `async with ps.context() as ctx: … await opt.step(ctx)`"
-            )
-        sent = self._reported(values, reduce)
+            raise without_context()
+        if self in context.steps:
+            warn_of_another(context, self)
+        sent = self.report(values, reduce)
         if scaler is not None and not scaler.is_enabled():
             scaler = None
         if not context.unfinished:
@@ -158,6 +156,7 @@ class DistributedOptimizer(OptimizerParts):
 
             stepping = context.behind_backwards(later())
         stepping.origin = Origin(self, "step", context.failures)
+        context.steps[self] = stepping
         return context.waits_for(stepping)
 
     def _step(
@@ -176,10 +175,10 @@ class DistributedOptimizer(OptimizerParts):
             return Pending.run(self._loop, BLOCKING.run(self._apply, context, values))
         return self.step_accepted(context, values)
 
-    def _reported(self, values: Values, reduce: Reductions) -> Mapping[str, Reported]:
+    def report(self, values: Values, reduce: Reductions) -> Report:
         if not values:
-            return {}
-        self._first_part()
+            return Report()
+        self.first_part()
         return reported(values, reduce)
 
     # As one of several that step together
@@ -232,18 +231,26 @@ class DistributedOptimizer(OptimizerParts):
 
     def apply(
         self,
-        context: Context,
+        context: Context | None = None,
         scaler: torch.amp.GradScaler | None = None,
         *,
         values: Values = None,
         reduce: Reductions = "mean",
     ) -> Stepped | None:
         """Like `step`, in this thread, which must not be that of the client's event loop; raises as that."""
-        sent = self._reported(values, reduce)
+        if context is None or not isinstance(getattr(context, "id", None), ContextId):
+            raise without_context(waits=True)
+        if self in context.steps:
+            warn_of_another(context, self)
+        sent = self.report(values, reduce)
         if scaler is not None and scaler.is_enabled():
             self.check_pass(context)
-            return self.scaled.step_unless_infinite(self._work(context, scaler, sent), scaler)
-        return self._apply(context, sent)
+            made = self.scaled.step_unless_infinite(self._work(context, scaler, sent), scaler)
+        else:
+            made = self._apply(context, sent)
+        if made is not None:
+            context.steps[self] = None
+        return made
 
     def _apply(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
         if self._rounds is None and self._checks_first(values):
@@ -291,11 +298,6 @@ class DistributedOptimizer(OptimizerParts):
     def _checks_first(self, values: Mapping[str, Reported]) -> bool:
         """Whether all parts check what they get before one steps. Only the first gets values, and may refuse them."""
         return self._refuses_together or self._prepares or (bool(values) and len(self.remotes) > 1)
-
-    @property
-    def _prepares(self) -> bool:
-        """Whether owners keep the gradients before one steps: so that all do, also if one is killed between."""
-        return len(self.remotes) > 1 and any(each.session.prepares for each in self.remotes.values())
 
     # Gradients that replicas have added to a pass
 
@@ -389,11 +391,6 @@ class DistributedOptimizer(OptimizerParts):
         else:
             # If there are rounds over several owners by now, the first of them tells the others with the next step.
             await all_of({name: part.leave() for name, part in self.remotes.items()})
-
-    def __repr__(self) -> str:
-        parts = [*map(str, self.remotes.values()), *(["this process"] if self.local else [])]
-        what = next((part.title for part in self.remotes.values()), "")
-        return f"<DistributedOptimizer {what}on {', '.join(parts)}>"
 
 
 # It is no `torch.optim.Optimizer`, and does not pretend to be one. Torch's schedulers refuse it with this name alone.

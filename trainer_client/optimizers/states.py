@@ -49,6 +49,11 @@ class OptimizerParts(Stepping, PushScaling):
         self._layout = layout
         self._loop = self.sessions[0].loop if remotes else asyncio.get_running_loop()
 
+    def __repr__(self) -> str:
+        parts = [*map(str, self.remotes.values()), *(["this process"] if self.local else [])]
+        what = next((part.title for part in self.remotes.values()), "")
+        return f"<DistributedOptimizer {what}on {', '.join(parts)}>"
+
     if not TYPE_CHECKING:  # a checker of types knows which names there are
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -62,6 +67,11 @@ class OptimizerParts(Stepping, PushScaling):
     def sessions(self) -> list[Session]:
         """The sessions with the owners of its parts."""
         return [part.session for part in self.remotes.values()]
+
+    @property
+    def _prepares(self) -> bool:
+        """Whether owners keep the gradients before one steps: so that all do, also if one is killed between."""
+        return len(self.remotes) > 1 and any(each.session.prepares for each in self.remotes.values())
 
     def check_pass(self, context: Context) -> None:
         """Raises the errors of a pass that is not open on its owners, or belongs to another client."""
@@ -189,9 +199,9 @@ class OptimizerParts(Stepping, PushScaling):
         Raises:
             InvalidArgumentError: All parameters are in this process.
         """
-        return self._first_part().values(reset)
+        return self.first_part().values(reset)
 
-    def _first_part(self) -> RemoteOptimizer:
+    def first_part(self) -> RemoteOptimizer:
         """The part that counts values: that on the first owner by name."""
         if not self.remotes:
             raise InvalidArgumentError(f"values are reported to an owner, and {self!r} has no parameters on one")

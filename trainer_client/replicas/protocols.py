@@ -49,6 +49,8 @@ class OpenPass(Protocol):
     """A pass that has gradients of replicas, or gets them: a `Context`."""
 
     message: ContextId
+    steps: dict[Any, Pending[Any] | None]
+    is_told: bool
 
     @property
     def unfinished(self) -> Sequence[Pending[None]]: ...

@@ -16,6 +16,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.pending import Pending, all_ended
 from trainer_client.replicas.protocols import check_backward, check_gradients, of_parameters
+from trainer_client.session.step_mistakes import warn_of_another
 
 if TYPE_CHECKING:
     from trainer_client.replicas.overlap import Overlap
@@ -100,15 +101,20 @@ class Pushing(nn.Module, ABC):
         """
         target = self._checked(opt, context)
         if context is not None:
+            if opt in context.steps:
+                warn_of_another(context, opt)
             report = reported(values, reduce) if values else {}
             send = partial(self._send, opt, context, zero_grad, report, pull)
             if scaler is not None and scaler.is_enabled():
                 self._pushes.check(opt)
                 context.check()
-                return context.waits_for(self._push_scaled(opt, context, scaler, send, zero_grad))
-            pushed = send()
-            # With an overlap the pass ends with the push. Otherwise its block waits for that.
-            return pushed if self._overlap.most else context.waits_for(pushed)
+                pushed = self._push_scaled(opt, context, scaler, send, zero_grad)
+            else:
+                pushed = send()
+                if self._overlap.most:
+                    return pushed  # which ends the pass
+            context.steps[opt] = pushed
+            return context.waits_for(pushed)
         if scaler is not None and scaler.is_enabled() and not scaler.step(self._scaled):
             if zero_grad:
                 self._forget_skipped()

@@ -85,13 +85,16 @@ class Meter:
         return (len(times) - 1) / seconds if seconds > 0 else 0.0
 
     def __str__(self) -> str:
-        """The numbers in one line. Values and staleness are means of the last 20 steps."""
+        """The numbers in one line. Values and staleness are means of the last 20 steps, which the line says."""
         if not self._steps:
             return ""
         parts = [f"{self.steps_per_second:.3g} steps/s"]
         parts += [f"{name} {_mean(values):.4g}" for name, values in self._values.items()]
         if self._staleness:
             parts.append(f"staleness {_mean(self._staleness):.3g}")
+        over = max(map(len, (self._staleness, *self._values.values())))
+        if over > 1:
+            parts[-1] += f" (means of {over} steps)"
         if self._dropped:
             parts.append(f"{self._dropped:,} dropped")
         return ", ".join(parts)

@@ -20,7 +20,8 @@ from ps_wire.errors import InvalidArgumentError, PsError, ReplacedError, Unavail
 from ps_wire.runtime import tasks
 from ps_wire.shared_memory import descriptors
 from ps_wire.shared_memory.hosts import host_id
-from ps_wire.v1.frames_pb2 import Frame, Hello, Welcome
+from ps_wire.v1.frames_pb2 import Frame, Goodbye, Hello, Welcome
+from trainer_client.session.leaving import LEAVE_SECONDS
 from trainer_client.session.presence import Presence
 from trainer_client.transport.channels import HTTP_SERVER
 from trainer_client.transport.following import FollowingConnector
@@ -95,6 +96,7 @@ class Link:
         self._task: asyncio.Task[None] | None = None
         self._no_direct_before = 0.0
         self._hurry = asyncio.Event()
+        self._is_stopped = False
         # When the last direct connections broke.
         self._breaks: deque[float] = deque(maxlen=_MOST_BREAKS)
 
@@ -119,6 +121,7 @@ class Link:
 
     async def stop(self) -> None:
         """Ends the stream. Calling it again does nothing."""
+        self._is_stopped = True
         self._presence.stop()
         try:
             if self._task is not None:
@@ -202,11 +205,30 @@ class Link:
                     if moved is not None and moved.beside_stream:
                         self._note_break()
                     raise
+                except asyncio.CancelledError:
+                    if not self._is_stopped:
+                        await self._leave()
+                    raise
         except ConnectionBroken as error:
             return str(error)
         except TimeoutError:
             return "it does not answer"
         return "the owner closed the stream"
+
+    async def _leave(self) -> None:
+        """Tells the owner that the trainer goes: the event loop ends, and the program has not closed its client. All
+        tasks are cancelled, and those of gRPC with them, so this is said on a stream of its own."""
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                connection = await self._connector.connect()
+                try:
+                    await self._greet(connection)
+                    await connection.send(Packet(Frame(goodbye=Goodbye())))
+                    await connection.receive()  # the owner closes the stream once it has read that
+                finally:
+                    await connection.close()
+        except Exception as error:
+            _log.debug("the owner at %s was not told that the trainer goes: %r", self._connector.address, error)
 
     def _note_break(self) -> None:
         """Notes that a direct connection broke, and uses gRPC for a while if that happens again and again."""

@@ -29,6 +29,7 @@ from ps_wire.v1.operations_pb2 import ReleaseRequest
 from trainer_client.pending import DEFAULT
 from trainer_client.session.held_up import passes_of
 from trainer_client.session.in_flight import InFlightRequest
+from trainer_client.session.leaving import opened
 from trainer_client.session.link import Link
 from trainer_client.session.losses import lost
 from trainer_client.session.moves import Moves
@@ -110,6 +111,7 @@ class Session:
 
     async def open(self) -> None:
         """Connects, and again each time it breaks. `UnavailableError` if there is no owner in time."""
+        opened(self)
         self._link.start()
         await self.settled()
 

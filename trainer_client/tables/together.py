@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, overload
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.policies import Policy, check
-from ps_wire.reported import Reductions, Reported, reported
+from ps_wire.refs import ContextId
+from ps_wire.reported import Reductions, Report, Reported, Values, reported
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
@@ -20,6 +21,7 @@ from trainer_client.optimizers.replies import Answered, ReportedValues, all_answ
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling, Scaled, Work, unscale_all
 from trainer_client.pending import Pending
+from trainer_client.session.step_mistakes import warn_of_another, without_context
 from trainer_client.session.stepped import Stepped
 from trainer_client.tables.schedules import check_states
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.optimizer import DistributedOptimizer, Values
+    from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
     from trainer_client.session.in_flight import InFlightRequest, Read
 
@@ -90,7 +92,7 @@ class OptimizerWithTables(Stepping, PushScaling):
 
     def step(
         self,
-        context: Context,
+        context: Context | None = None,
         scaler: torch.amp.GradScaler | None = None,
         *,
         values: Values = None,
@@ -118,9 +120,27 @@ class OptimizerWithTables(Stepping, PushScaling):
             PsError: An owner failed. Others may have applied their parts.
             RuntimeError: The scaler raised it.
         """
-        stepping = context.behind_backwards(self._begin(context, scaler, self._reported(values, reduce)))
+        if context is None or not isinstance(getattr(context, "id", None), ContextId):
+            raise without_context()
+        if self in context.steps:
+            warn_of_another(context, self)
+        stepping = context.behind_backwards(self._begin(context, scaler, self.report(values, reduce)))
         stepping.origin = Origin(self, "step", context.failures)
+        context.steps[self] = stepping
         return stepping
+
+    def apply(
+        self,
+        context: Context | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        *,
+        values: Values = None,
+        reduce: Reductions = "mean",
+    ) -> Stepped | None:
+        """Like `step`, in this thread, which must not be that of the client's event loop; raises as that."""
+        if context is None or not isinstance(getattr(context, "id", None), ContextId):
+            raise without_context(waits=True)
+        return self.step(context, scaler, values=values, reduce=reduce).wait()
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
         """Divides the gradients of a context by the scaler's scale, as `DistributedOptimizer.unscale`."""
@@ -128,9 +148,9 @@ class OptimizerWithTables(Stepping, PushScaling):
             return Pending.run(self._loop, asyncio.sleep(0))
         return context.behind_backwards(BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
 
-    def _reported(self, values: Values, reduce: Reductions) -> Mapping[str, Reported]:
+    def report(self, values: Values, reduce: Reductions) -> Report:
         if not values:
-            return {}
+            return Report()
         if self.parameters is None:
             raise InvalidArgumentError(
                 "values are counted by an optimizer of parameters, and this one has tables only: report them with a "
@@ -167,8 +187,12 @@ class OptimizerWithTables(Stepping, PushScaling):
         for each in self._local:
             each.check_local_part(context)
 
-    def step_accepted(self, context: Context) -> Pending[Stepped]:
-        return Pending.run(self._loop, self._step(context, {}, accepted=True))
+    def step_accepted(self, context: Context, values: Mapping[str, Reported]) -> Pending[Stepped]:
+        return Pending.run(self._loop, self._step(context, values, accepted=True))
+
+    def first_part(self) -> RemoteOptimizer:
+        assert self.parameters is not None  # or values are refused
+        return self.parameters.first_part()
 
     @property
     def of_parameters(self) -> DistributedOptimizer | None:

@@ -142,10 +142,10 @@ class JointOptimizerAndLayer(Model):
 def before_steps_of(optimizer: Any, do: Do) -> None:
     """Does something each time before an optimizer steps, and after those before it in the list have."""
 
-    def patched(step: Callable[[tc.Context], Any]) -> Callable[[tc.Context], Awaitable[Any]]:
-        async def later(context: tc.Context) -> Any:
+    def patched(step: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+        async def later(*args: Any, **more: Any) -> Any:
             await do()
-            return await step(context)
+            return await step(*args, **more)
 
         return later
 
@@ -220,3 +220,19 @@ async def test_none_steps_if_an_owner_refuses_the_gradients_of_one(both: list[Ow
             await step(torch.inf)
         assert [bits(await net.state_dict()) for net in nets] == before
         assert await step(1.0) == [{"ps0": 1}, {"ps1": 1}]
+
+
+async def test_values_that_an_owner_refuses_step_none_of_the_list(both: list[Owner]) -> None:
+    async with tc.connect(*(each.address for each in both)) as ps:
+        nets = [await ps.module(nn.Linear, 2, 2, owner=name) for name in reversed(NAMES)]
+        first, second = [await ps.optimizer(optim.SGD, net.parameters(), lr=0.1) for net in nets]
+        for value, version in ((1, 1), (torch.ones(2), 0), (3, 2)):
+            async with ps.context() as ctx:
+                loss = (await nets[1](await nets[0](torch.ones(1, 2)))).sum()
+                stepping = ctx.backward(loss, step=[first, second], values={"n": value})
+                if version:
+                    assert [list(each.values()) for each in await stepping] == [[version], [version]]
+                else:
+                    with pytest.raises(tc.errors.InvalidArgumentError):
+                        await stepping
+        assert await first.values() == {"n": 2.0} and await second.values() == {}

@@ -44,14 +44,14 @@ def test_each_step_has_its_numbers(meter: Meter, clock: Clock) -> None:
     clock.now += 0.25
     skipped = meter.step(None, {})
     assert (skipped.step, skipped.staleness, skipped.dropped) == (3, None, 1)
-    assert str(meter) == "4 steps/s, loss 1.5, staleness 1.5, 1 dropped"
+    assert str(meter) == "4 steps/s, loss 1.5, staleness 1.5 (means of 2 steps), 1 dropped"
 
 
 def test_means_are_those_of_the_latest_steps(meter: Meter, clock: Clock) -> None:
     for number in range(100 + LATEST):
         meter.step(stepped(), {"loss": 1000.0 if number < 100 else 1.0})
         clock.now += 1
-    assert str(meter) == "1 steps/s, loss 1, staleness 0"
+    assert str(meter) == f"1 steps/s, loss 1, staleness 0 (means of {LATEST} steps)"
 
 
 def test_the_graph_of_a_loss_is_not_kept(meter: Meter) -> None:
