@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -101,11 +102,17 @@ class Owners:
 
 
 def _handing_over(method: F) -> F:
-    """A method whose first argument is a class or function, which the owners may use from then on."""
+    """A method whose first argument may be a class or function, which the owners may use from then on."""
+    first = list(inspect.signature(method).parameters)[1]
 
     @functools.wraps(method)
-    def handing_over(self: LocalClient, thing: Any, *args: Any, **kwargs: Any) -> Any:
-        return method(self, self._local.offered.named(thing), *args, **kwargs)
+    def handing_over(self: LocalClient, *args: Any, **kwargs: Any) -> Any:
+        named = self._local.offered.named
+        if args:
+            args = (named(args[0]), *args[1:])
+        elif first in kwargs:
+            kwargs[first] = named(kwargs[first])
+        return method(self, *args, **kwargs)
 
     return handing_over  # type: ignore[return-value]
 

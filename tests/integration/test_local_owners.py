@@ -66,6 +66,9 @@ def test_a_class_that_is_not_marked_trains_as_locally(ps: Any) -> None:
             ctx.backward(loss, step=opt)
         losses.append(loss.item())
     assert (losses, bits(net.state_dict())) == trained(x)
+    assert ps.module(cls=Net, name="named").width() == 4
+    named = ps.optimizer(optim.SGD, net.parameters(), lr=0.1, name="by name")
+    assert repr(ps.optimizer(name="by name")) == repr(named)
     assert net.width() == 4 and torch.equal(ps.call(doubled, x), 2 * x)
 
 
