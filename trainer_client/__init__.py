@@ -36,7 +36,6 @@ if _TYPE_CHECKING:
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
-    from trainer_client.local_owners import local as local
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.scheduler import DistributedScheduler
     from trainer_client.pending import Pending
@@ -138,13 +137,12 @@ def __dir__() -> list[str]:
 
 def _local() -> _Any:
     try:
-        from trainer_client.local_owners import local
+        return _import_module("trainer_client.local_owners").local
     except ModuleNotFoundError as error:
         raise ImportError(
             f"tc.local() runs owners in this process, which need {error.name}: "
             "pip install 'torch-parameter-server[server]'"
         ) from error
-    return local
 
 
 def _missing(name: str) -> str:

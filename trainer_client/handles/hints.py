@@ -69,11 +69,12 @@ def of_object(
 
 
 def _method(cls: type, name: str) -> object | None:
-    """The method of a class of a program, and not of torch, that could be called from elsewhere."""
-    for each in cls.__mro__ if not name.startswith("_") else ():
-        if name in vars(each) and not each.__module__.startswith("torch."):
-            return vars(each)[name] if callable(vars(each)[name]) else None
-    return None
+    """The method of a class of a program that could be called from elsewhere; not one that torch has, too."""
+    having = [each for each in cls.__mro__ if name in vars(each)]
+    if not having or name.startswith("_") or having[-1].__module__.partition(".")[0] == "torch":
+        return None
+    found: object = vars(having[0])[name]
+    return found if callable(found) else None
 
 
 def of_parameter(name: str) -> str:
