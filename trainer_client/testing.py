@@ -7,14 +7,11 @@ that import modules or keep data, write a fixture of your own around `tc.local(.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from trainer_client.local_owners import local
-
-if TYPE_CHECKING:
-    from trainer_client.client.client import Client
+import trainer_client as tc
 
 try:
     import pytest_asyncio
@@ -29,12 +26,12 @@ __all__ = ["async_ps", "ps"]
 @pytest.fixture
 def ps() -> Iterator[Any]:
     """A client whose calls block, with an owner of its own in this process: see `trainer_client.local`."""
-    with local() as client:
+    with tc.local() as client:
         yield client
 
 
 @_fixture  # type: ignore[untyped-decorator]
-async def async_ps() -> AsyncIterator[Client]:
+async def async_ps() -> AsyncIterator[tc.Client]:
     """A client whose methods return awaitables, with an owner of its own in this process."""
-    async with local() as client:
+    async with tc.local() as client:
         yield client
