@@ -72,6 +72,12 @@ def test_a_class_that_is_not_marked_trains_as_locally(ps: Any) -> None:
     assert net.width() == 4 and torch.equal(ps.call(doubled, x), 2 * x)
 
 
+def test_batches_are_looked_up_in_advance(ps: Any) -> None:
+    net, batches = ps.module(Net), [torch.full((1, 3), float(i)) for i in range(3)]
+    found = [looked_up.wait().item() for _, looked_up in ps.prefetch(batches, net, depth=1)]
+    assert found == [net(x).item() for x in batches]
+
+
 async def test_the_asyncio_client_does_the_same(async_ps: tc.Client) -> None:
     x = torch.randn(5, 3)
     net = await async_ps.module(Net, seed=3)

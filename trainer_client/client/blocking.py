@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ps_wire.runtime.failures import shortened
 from ps_wire.runtime.nothing import nothing
-from trainer_client.client.client import Client
 from trainer_client.client.passes import ATTEMPTS, Attempts, OffersPasses
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
@@ -40,7 +39,7 @@ _WRAPPED = (
 )
 
 _IN_THIS_THREAD = {
-    (Client, "prefetch"): "prefetch_in_threads",
+    (OffersPasses, "prefetch"): "prefetch_in_threads",
     (Context, "backward"): "propagate",
     (DistributedOptimizer, "step"): "apply",
     (OptimizerWithTables, "step"): "apply",
@@ -63,7 +62,10 @@ class Blocking:
         value = getattr(self.unwrapped, name)
         if not callable(value) or isinstance(value, (*_WRAPPED, Pending)):
             return wrapped(value)
-        in_thread = _IN_THIS_THREAD.get((type(self.unwrapped), name))
+        # A client may be of a class that derives from the one with the method.
+        in_thread = next(
+            filter(None, (_IN_THIS_THREAD.get((each, name)) for each in type(self.unwrapped).__mro__)), None
+        )
         called = value if in_thread is None else getattr(self.unwrapped, in_thread)
 
         @functools.wraps(value)
