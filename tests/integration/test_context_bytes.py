@@ -165,6 +165,22 @@ async def test_results_that_stay_on_the_owner_count(how: str) -> None:
         await table.left(COUNT)
 
 
+async def test_a_result_that_was_an_argument_counts_no_longer_than_its_session() -> None:
+    async with owner() as (server, ps):
+        await ps.module(torch.nn.Linear, 64, 64, name="net")
+        gc.collect()
+        # On an owner that is idle the collector does not come.
+        gc.disable()
+        try:
+            async with tc.connect(server.address) as other:
+                theirs = await other.attach("net")
+                async with other.context() as ctx:
+                    await ctx.backward((await theirs(theirs(X))).sum())
+            await until(lambda: server.engine.held.nbytes == 0)
+        finally:
+            gc.enable()
+
+
 async def test_what_calls_save_of_values_behind_handles_counts_each_time() -> None:
     async with owner() as (server, ps):
         net = await ps.module(held_models.Weighting)
