@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 
+def _unchanged(result: Any) -> Any:
+    return result
+
+
 class Deferred:
     """The result of a call whose function is marked `@async_execution`, by a future of any library.
 
@@ -16,7 +20,7 @@ class Deferred:
     def __init__(
         self,
         future: Any,
-        finish: Callable[[Any], Any] = lambda result: result,
+        finish: Callable[[Any], Any] = _unchanged,
         cancel: Callable[[], None] | None = None,
     ) -> None:
         if not callable(getattr(future, "add_done_callback", None)):
@@ -33,11 +37,19 @@ class Deferred:
         self._future.add_done_callback(lambda _: do())
 
     def result(self) -> Any:
-        """The result of the call. Raises the exception that the future holds."""
+        """The result of the call, once. Raises the exception that the future holds."""
         for name in ("result", "value", "wait"):
             if hasattr(self._future, name):
-                return self._finish(getattr(self._future, name)())
+                try:
+                    return self._finish(getattr(self._future, name)())
+                finally:
+                    self.forget()
         raise TypeError(f"a {type(self._future).__name__} has no result(), value() or wait()")
+
+    def forget(self) -> None:
+        """Drops the future and `finish`. A future refers to the request, by what it calls when it is done or by the
+        traceback of its exception: the cycle would keep what the call has used until a garbage collection."""
+        self._future, self._finish = None, _unchanged
 
     def drop(self) -> None:
         """Cancels the future, because its result is no longer wanted."""

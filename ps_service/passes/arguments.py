@@ -12,13 +12,11 @@ from ps_service.hosting.references import RRef
 from ps_service.memory import held
 from ps_service.passes import kept_values
 from ps_service.passes.records import GraphEntry, KeptInput
-from ps_wire.codec.trees import mapped, once
+from ps_wire.codec.trees import mapped
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ps_service.hosting.objects import HostedObject, Method
     from ps_service.passes.contexts import PassHost
     from ps_wire.v1.operations_pb2 import CallRequest
@@ -92,8 +90,9 @@ class Arguments:
         self._request = request
         self.has_handles = False
         self.handles: list[HostedObject] = []
-        # By the position of a result, what makes the copies of its tensors.
-        self._copying: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {}
+        # By the position of a result and the `id()` of its tensor, with that tensor, so that no `id()` is used again. A
+        # function that makes the copies would refer to this object, and keep the result until a garbage collection.
+        self._copies: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def tensor(self, tensor: torch.Tensor, wants_grad: bool) -> torch.Tensor:
         """The tensor that hosted code gets for a received one. Outside of a pass it is a leaf if this owner is one of
@@ -137,13 +136,15 @@ class Arguments:
         if position >= len(results):
             raise InvalidArgumentError(f"argument {position} among {len(results)} results that stay here")
         hosted = kept_values.find(self._engine, results[position])
-        if position not in self._copying:
-            self._copying[position] = once(partial(self._copied, hosted))
-        return kept_values.by_value(hosted.value, self._copying[position])
+        return kept_values.by_value(hosted.value, partial(self._copied, hosted, position))
 
-    def _copied(self, hosted: HostedObject, tensor: torch.Tensor) -> torch.Tensor:
+    def _copied(self, hosted: HostedObject, position: int, tensor: torch.Tensor) -> torch.Tensor:
+        known = self._copies.get((position, id(tensor)))
+        if known is not None:
+            return known[1]
         copy = kept_values.copied(tensor, self._device)
         self.nbytes += held.size(copy)
+        self._copies[position, id(tensor)] = tensor, copy
         return self._noted(hosted, tensor, copy)
 
     def _noted(self, hosted: HostedObject, tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:

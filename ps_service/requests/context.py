@@ -307,6 +307,12 @@ class RequestContext:
         finish, self._finish = self._finish, nothing
         finish(self.deferred.result())
 
+    def forget_deferred(self) -> None:
+        """Drops what would write the deferred reply, because the request was given up. It refers to this context."""
+        assert self.deferred is not None
+        self._finish = nothing
+        self.deferred.forget()
+
     def give_back(self) -> None:
         """Takes the granted references back, because the reply will not be sent. The operation may go on in its thread:
         what it grants then is taken back, too."""

@@ -212,6 +212,7 @@ class Execution:
 
     def _finish(self) -> Work:
         if self._answered:
+            self.ctx.forget_deferred()
             return partial(self._observer.release, self)
         answer = self._handled()
         assert answer is not None

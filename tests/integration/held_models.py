@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from threading import Event, Thread
+from typing import Final
+
 import torch
 from torch import nn
 
-from ps_service import RRef, hosted, remote
+from ps_service import RRef, async_execution, hosted, remote
 
 
 @hosted
@@ -54,3 +58,23 @@ class Weighting(nn.Module):
 def grown(x: torch.Tensor) -> torch.Tensor:
     """Borrows no module. Its graph keeps the argument and the result."""
     return (x * x).exp()
+
+
+go_on: Final = Event()
+
+
+@remote
+@async_execution
+def doubled_later(x: RRef, fails: bool) -> Future[torch.Tensor]:
+    """Twice the value behind a handle, by another thread, once it may go on."""
+    later: Future[torch.Tensor] = Future()
+
+    def finish() -> None:
+        assert go_on.wait(30)
+        if fails:
+            later.set_exception(ValueError("later"))
+        else:
+            later.set_result(x.local_value() * 2)
+
+    Thread(target=finish).start()
+    return later

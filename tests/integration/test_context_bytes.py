@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import gc
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
 import torch
@@ -163,6 +163,45 @@ async def test_results_that_stay_on_the_owner_count(how: str) -> None:
         kept.clear()
         await until_nothing_is_held(server)
         await table.left(COUNT)
+
+
+async def test_a_result_that_was_an_argument_counts_no_longer_than_its_session() -> None:
+    async with owner() as (server, ps):
+        await ps.module(torch.nn.Linear, 64, 64, name="net")
+        gc.collect()
+        # On an owner that is idle the collector does not come.
+        gc.disable()
+        try:
+            async with tc.connect(server.address) as other:
+                theirs = await other.attach("net")
+                async with other.context() as ctx:
+                    await ctx.backward((await theirs(theirs(X))).sum())
+            await until(lambda: server.engine.held.nbytes == 0)
+        finally:
+            gc.enable()
+
+
+@pytest.mark.parametrize("how", ["comes", "fails", "given up"])
+async def test_what_a_result_that_comes_later_has_used_counts_no_longer_than_its_session(how: str) -> None:
+    async with owner() as (server, _):
+        gc.collect()
+        gc.disable()
+        try:
+            async with tc.connect(server.address) as other, other.context():
+                small = await other.remote("torch.ones", 1)
+                later = other.call("tests.integration.held_models.doubled_later", small, how == "fails")
+                task = asyncio.ensure_future(later)
+                await until(lambda: server.engine.counters.waiting)
+                if how != "given up":
+                    held_models.go_on.set()
+                with pytest.raises(ValueError, match="later") if how == "fails" else nullcontext():
+                    assert how == "given up" or await task == 2
+            held_models.go_on.set()
+            await asyncio.gather(task, return_exceptions=True)
+            await until(lambda: server.engine.held.nbytes == 0)
+        finally:
+            held_models.go_on.clear()
+            gc.enable()
 
 
 async def test_what_calls_save_of_values_behind_handles_counts_each_time() -> None:

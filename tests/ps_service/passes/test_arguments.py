@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from ps_service.passes.arguments import Arguments
 from ps_service.passes.records import KeptInput
 from ps_wire.errors import ForeignHandleError, StaleHandleError, UnknownNameError
 from ps_wire.refs import CallKey, ContextId, Ref, new_object_id
+from ps_wire.v1.operations_pb2 import CallRequest
 from tests.hosted_models import Affine
 
 PASS = ContextId(b"t" * 16, 1)
@@ -122,3 +125,24 @@ def test_a_result_of_another_pass_is_a_plain_value(engine: Engine, context: Cont
     rref = arguments.handle(result.ref.to_message())
     assert arguments.entering == arguments.kept == []
     assert rref.local_value() is result.value
+
+
+@pytest.mark.parametrize("context", [None, PASS], ids=["no pass", "its pass"])
+def test_a_result_that_was_an_argument_is_freed_with_the_arguments(engine: Engine, context: ContextId | None) -> None:
+    shared = torch.ones(2)
+    result = kept(engine, [shared, shared], 0, 0)
+    request = CallRequest(results=[result.ref.object_id])
+    arguments = Arguments(engine, context, request)
+    first, second = arguments.result(0), arguments.result(0)
+    assert first is not second
+    assert first[0] is first[1] is second[0] is second[1] is not shared
+    assert arguments.nbytes == shared.nbytes
+    engine.registry.withdraw(result)
+    gone = weakref.ref(result)
+    # Reference counts alone must do: on an owner that is idle the collector does not come.
+    gc.disable()
+    try:
+        del result, arguments
+        assert gone() is None
+    finally:
+        gc.enable()
