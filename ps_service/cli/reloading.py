@@ -102,9 +102,13 @@ class Watch:
 
     async def wait(self) -> None:
         """Waits for a `file` that has changed."""
-        while not (file := self.changed()):  # noqa: ASYNC110  (there is no event for a file without another package)
-            await asyncio.sleep(_EVERY_SECONDS)
-        self.file = file
+        while not self.file:  # there is no event for a file without another package
+            try:
+                self.file = self.changed()
+            except Exception:  # an owner does not end, nor start again, because a file could not be looked at
+                _log.exception("the files of the modules could not be looked at; it will be tried again")
+            if not self.file:
+                await asyncio.sleep(_EVERY_SECONDS)
 
 
 def start_again(*flags: str) -> NoReturn:

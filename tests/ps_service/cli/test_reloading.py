@@ -126,3 +126,18 @@ def test_a_file_counts_as_changed_once_it_stays_the_same(tmp_path: Path) -> None
     assert watch.changed() == str(file)
     file.unlink()
     assert not watch.changed() and not watch.changed(), "it will be there again"
+
+
+async def test_a_look_that_fails_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([RuntimeError("the files change"), "", "module.py"])
+
+    def changed(_: Watch) -> str:
+        found = next(looks)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(Watch, "changed", changed)
+    watch = Watch([])
+    await watch.wait()
+    assert watch.file == "module.py"
