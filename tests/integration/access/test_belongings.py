@@ -20,6 +20,7 @@ from ps_wire.v1.operations_pb2 import (
     EndContextRequest,
     GradientsRequest,
     NormRequest,
+    OptimizerRequest,
     ScaleRequest,
     StateRequest,
     StepRequest,
@@ -63,6 +64,7 @@ async def test_nobody_uses_passes_and_objects_of_another(identities: Identities)
                     call=CallRequest(function="torch.neg", args=Encoder(None, lambda _: target).encode((object(),)))
                 ),
                 Request(state=StateRequest(target=target)),
+                Request(optimizer=OptimizerRequest(attach=sgd.to_message())),
             ]
             for number, request in enumerate(requests, 1):
                 await stream.send(Frame(number=number, request=request))
