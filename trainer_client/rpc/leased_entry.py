@@ -63,6 +63,8 @@ class LeasedEntry:
         self._keepers = tuple(self._addresses)
         self._merged = MergedEntries()
         self._place = Place()
+        # What could not be written last, of which the log says so once.
+        self._unkept = Place()
         self._versions: dict[str, str] = {}
         self._mirrored: list[Entry] = []
         self._ask = keepers(settings.tls, settings.token)
@@ -217,7 +219,15 @@ class LeasedEntry:
         folder = self._engine.data_dir
         place = self._place._replace(keepers=self._merged.addresses, epoch=self._claimed.entry.epoch)
         if folder is not None and place != self._place and await BLOCKING.run(self._engine.membership.has_data_dir):
-            await BLOCKING.run(place.write, folder)
+            try:
+                await BLOCKING.run(place.write, folder)
+            except OSError as error:
+                if self._unkept != place:
+                    _log.warning(
+                        "where the keepers are cannot be kept in %s: %s; it will be tried again", folder, error
+                    )
+                self._unkept = place
+                return
             self._place = place
 
     def _cut_off(self) -> None:
