@@ -6,11 +6,11 @@ import asyncio
 import errno
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from ps_service.durability import rounds, snapshot
 from ps_service.durability.books import Bookkeeping, bookkeeping
@@ -33,15 +33,13 @@ from ps_service.durability.store import CheckpointError, Store, parsed
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import InternalError, PsError, UnavailableError
 from ps_wire.runtime.locks import ReportingLock
-from ps_wire.runtime.threads import BLOCKING
+from ps_wire.runtime.threads import BLOCKING, read_on_loop
 from ps_wire.v1.operations_pb2 import CheckpointReply
 
 if TYPE_CHECKING:
     from ps_service.durability.epoch import Epoch
     from ps_service.durability.manifest import Manifest
     from ps_service.engine import Engine
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -195,7 +193,8 @@ class Keeper:
                 raise UnavailableError(f"owner {self._engine.name!r} is stopping, and writes its checkpoint by itself")
             live = None
             if self._effects is not None:
-                live = LiveCheckpoint(self._engine, self._effects, self._on_loop, self._earlier, Disk())
+                on_loop = partial(read_on_loop, self._loop)
+                live = LiveCheckpoint(self._engine, self._effects, on_loop, self._earlier, Disk())
             try:
                 folder, manifest = self._store.write(fill)
             except (CheckpointError, PsError) as error:
@@ -271,20 +270,6 @@ class Keeper:
     def log_bytes(self) -> int:
         """Bytes of the log since the newest checkpoint."""
         return 0 if self._effects is None else self._effects.log.end - self._position
-
-    def _on_loop(self, read: Callable[[], T], seconds: float) -> T:
-        """What a function returns that reads what only the event loop changes. Called in another thread. Raises
-        `TimeoutError` if the loop takes so many seconds to come to it."""
-
-        async def run() -> T:
-            return read()
-
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
-        try:
-            return future.result(seconds)
-        except TimeoutError:
-            future.cancel()
-            raise
 
     async def _finish_rounds(self) -> None:
         """Applies gradients that optimizers have accepted and not applied yet."""

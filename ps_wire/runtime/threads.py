@@ -7,7 +7,7 @@ import asyncio
 import contextvars
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -38,6 +38,32 @@ class Threads:
             self._executor = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
             self._process = os.getpid()
         return self._executor
+
+
+def read_on_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T], seconds: float) -> T:
+    """What a function returns that reads what only the thread of an event loop changes. Called in another thread.
+
+    Raises `TimeoutError` if the loop does not come to it in so many seconds, or is closed.
+    """
+    found: Future[T] = Future()
+
+    def run() -> None:
+        if not found.set_running_or_notify_cancel():
+            return
+        try:
+            found.set_result(read())
+        except BaseException as error:
+            found.set_exception(error)
+
+    try:
+        loop.call_soon_threadsafe(run)
+    except RuntimeError:
+        raise TimeoutError("the event loop is closed") from None
+    try:
+        return found.result(seconds)
+    except TimeoutError:
+        found.cancel()
+        raise
 
 
 BLOCKING: Final = Threads("ps-blocking", 4096)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
-from ps_wire.runtime.threads import BLOCKING, COPIES, Threads
+from ps_wire.runtime.threads import BLOCKING, COPIES, Threads, read_on_loop
 
 PATIENCE = 20.0
 
@@ -60,3 +62,33 @@ async def test_a_forked_child_gets_threads_that_live(monkeypatch: pytest.MonkeyP
     parent = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
     assert await few.run(threading.get_ident) != before
+
+
+async def test_what_is_read_on_the_loop_is_returned_or_raised() -> None:
+    loop = asyncio.get_running_loop()
+    assert await asyncio.to_thread(read_on_loop, loop, threading.current_thread, PATIENCE) is threading.current_thread()
+    for error in (ZeroDivisionError, TimeoutError, RuntimeError):
+        with pytest.raises(error, match="mine"):
+            await asyncio.to_thread(read_on_loop, loop, _raises(error), PATIENCE)
+
+
+def test_a_loop_that_never_comes_to_it_leaves_nothing_behind() -> None:
+    read: list[None] = []
+    loop = asyncio.new_event_loop()
+    with pytest.raises(TimeoutError):
+        read_on_loop(loop, lambda: read.append(None), 0.01)
+    loop.run_until_complete(asyncio.sleep(0))
+    assert not read
+    with pytest.raises(TimeoutError):
+        read_on_loop(loop, lambda: read.append(None), 0.01)
+    loop.close()
+    with pytest.raises(TimeoutError, match="closed"):
+        read_on_loop(loop, lambda: read.append(None), PATIENCE)
+    gc.collect()
+
+
+def _raises(kind: type[Exception]) -> Callable[[], None]:
+    def read() -> None:
+        raise kind("mine")
+
+    return read
