@@ -87,9 +87,10 @@ async def test_an_idle_owner_gives_back_the_memory_of_a_burst(start: StartOwner)
         before = (await ps.status()).resident_bytes
         left = shared()  # by other tests in this process
         clients = [await burst(owner.address, transport) for transport in TRANSPORTS]
-        # Five seconds without large messages are enough, however long this machine takes for them.
+        # Five seconds without large messages are enough, however long this machine takes for them. Some 100 MiB of
+        # buffers and of malloc are left when the segments are given back.
         now = await status_when(
-            ps, lambda now: now.resident_bytes - before < 150 * MIB and now.shared_bytes == 0 and shared() <= left
+            ps, lambda now: now.resident_bytes - before < 64 * MIB and now.shared_bytes == 0 and shared() <= left
         )
         assert now.context_bytes == now.request_bytes == now.answer_bytes == 0
         for client in clients:
