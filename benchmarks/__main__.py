@@ -14,6 +14,7 @@ from typing import Final
 from rich.console import Console
 
 from benchmarks import (
+    access_check,
     ciphers,
     durable,
     encrypted,
@@ -93,6 +94,7 @@ def _run(chosen: argparse.Namespace, console: Console) -> tuple[list[Report], Re
                 beside["flush_ms"] = flush.measure(Path(scratch), times=1 if chosen.quick else flush.TIMES)
             if shape.tls:
                 beside["cipher_gb_s"] = ciphers.measure(certificates(Path(scratch)))
+                beside["access_us"] = access_check.measure(Path(scratch))
             for row in members:
                 broken = [fleet for fleet in fleets if fleet.broken]
                 children.end([child for fleet in broken for child in fleet.leave()])
@@ -130,6 +132,7 @@ def _show(whole: Report, out: Path, console: Console) -> None:
     if tls_rows := encrypted.encrypted(whole["rows"]):
         wide.print(encrypted.table(tls_rows))
         wide.print(encrypted.ciphers(whole), soft_wrap=True)
+        wide.print(encrypted.access(whole), soft_wrap=True)
     for row in whole["rows"]:
         for remark in remarks(row):
             wide.print(remark, soft_wrap=True)

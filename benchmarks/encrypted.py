@@ -65,6 +65,16 @@ def ciphers(whole: Report) -> str:
     return f"OpenSSL alone, in memory, on one core, with 16 MiB in pieces of 64 KiB: {told}; medians."
 
 
+def access(whole: Report) -> str:
+    """What an owner with tokens adds to a request."""
+    us = whole["access_us"]
+    return (
+        f"The check of the role and the pass of a request: {number(us['with_tokens'])} us with tokens (at most 3), "
+        f"{number(us['without'])} us without; to know the bearer of a token, once for each stream: "
+        f"{number(us['identifying'])} us; medians on one core."
+    )
+
+
 def _ratio(report: Report, name: str) -> str:
     spread, wanted = report["spread"][name], report["target"].get(name)
     text = f"{report[name]:.2f} ({spread['q1']:.2f}-{spread['q3']:.2f})"

@@ -73,7 +73,8 @@ def block(report: Report) -> str:
     lines += _table(rows) if rows or not (steady_rows or durable_rows or tls_rows) else []
     lines += ["", *steady.markdown(steady_rows)] if steady_rows else []
     lines += ["", *durable.markdown(durable_rows), "", durable.flushes(report)] if durable_rows else []
-    lines += ["", *encrypted.markdown(tls_rows), "", encrypted.ciphers(report)] if tls_rows else []
+    if tls_rows:
+        lines += ["", *encrypted.markdown(tls_rows), "", encrypted.ciphers(report), "", encrypted.access(report)]
     lines += ["", *_remarks(report)]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -144,10 +144,11 @@ def test_rows_of_tls(start: Start, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out" / "bench.json").read_text())
     for row in report["rows"]:
         assert not row["errors"] and min(row["over_plain"], row["over_plain_grpc"]) > 0
-    assert min(report["cipher_gb_s"].values()) > 0
+    assert min(report["cipher_gb_s"].values()) > 0 and report["access_us"]["with_tokens"] > 0
     shown = figures.block(report)
     for text in (output, shown):
         assert "tls_4B, direct" in text and "tls_4B, grpc" in text and "OpenSSL alone" in text
+        assert "The check of the role" in text
     assert "| row | unit | ours |" not in shown
     wait_until(lambda: not left(str(tmp_path)))
 
