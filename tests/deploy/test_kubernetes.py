@@ -5,16 +5,20 @@ from __future__ import annotations
 import copy
 import os
 import re
+import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
 from examples.digits.cluster.settings import parse
 from ps_service import config
+from ps_service.access.token_file import TokenFile
 from ps_service.config import OwnerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +101,8 @@ def test_owners_understand_their_environment(monkeypatch: pytest.MonkeyPatch) ->
     for key, value in options.items():
         monkeypatch.setenv(key, value)
     understood = config.load()
-    assert understood.name == "ps-1" and understood.insecure
+    assert understood.name == "ps-1" and understood.tls is not None and understood.token_file is not None
+    assert not understood.insecure and understood.tls.client_ca is not None, "callers show certificates"
     assert understood.drain_seconds < pods["spec"]["terminationGracePeriodSeconds"]
     service = ALL["Service/ps"]["metadata"]["name"]
     assert OWNERS["spec"]["serviceName"] == service
@@ -155,6 +160,50 @@ def test_no_container_has_more_rights_than_it_needs() -> None:
     for pods in templates:
         assert pods["spec"]["securityContext"]["runAsUser"] == 10001, "the user of the image"
         assert container(pods)["securityContext"]["readOnlyRootFilesystem"]
+
+
+# Certificates
+
+
+def commands(page: str, begin: str) -> list[str]:
+    """The commands of a page that begin so, without the lines' continuations."""
+    text = page.replace("\\\n", "")
+    return [line.removeprefix("$ ") for line in text.splitlines() if line.startswith(f"$ {begin}")]
+
+
+def mounted(pods: dict[str, Any]) -> tuple[str, set[str]]:
+    """The secret of a template of pods, and the files in it that the variables name."""
+    secrets = [each["secret"]["secretName"] for each in pods["spec"]["volumes"] if "secret" in each]
+    (mount,) = (each["mountPath"] for each in container(pods)["volumeMounts"] if each["name"] == "certs")
+    named = [Path(value) for key, value in variables(pods).items() if key.startswith(("PS_TLS_", "PS_TOKEN_"))]
+    assert {str(each.parent) for each in named} == {mount}
+    return secrets[0], {each.name for each in named}
+
+
+def test_the_page_makes_the_files_that_are_mounted(tmp_path: Path) -> None:
+    page = (FOLDER / "README.md").read_text("utf-8")
+    environment = os.environ | {"PS_TOKEN_FILE": "certs/identities"}
+    for command in commands(page, "ps-service certs") + commands(page, "ps-service token"):
+        given = [sys.executable, "-m", *shlex.split(command.replace("ps-service", "ps_service", 1), comments=True)]
+        subprocess.run(given, cwd=tmp_path, env=environment, check=True)
+    made = {
+        words[4]: {each.removeprefix("--from-file=") for each in words[5:]}
+        for words in map(shlex.split, commands(page, "kubectl create secret"))
+    }
+    for each in (OWNERS, TRAINERS):
+        secret, files = mounted(each["spec"]["template"])
+        assert {Path(path).name for path in made[secret]} == files
+        assert all((tmp_path / path).is_file() for path in made[secret])
+    assert "certs/owner.key" not in made["ps-trainers"]
+    owners = [f"ps-{number}.ps" for number in range(OWNERS["spec"]["replicas"])]
+    certificate = x509.load_pem_x509_certificate((tmp_path / "certs" / "owner.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    # The health check asks 127.0.0.1.
+    assert {"ps", *owners} <= set(names.get_values_for_type(x509.DNSName))
+    assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    identities = {each.name: each for each in TokenFile(tmp_path / "certs" / "identities").read()}
+    assert identities["owners"].roles == ("owner",) and set(identities["owners"].certificates) <= {"ps"}
+    assert identities["trainers"].certificates == ("trainer",)
 
 
 # Trainers
