@@ -27,6 +27,12 @@ with the defaults. [limits.md](limits.md) says what happens at each bound.
 |---|---|---|---|---|
 """
 
+_RUN: Final = """\
+[Run owners and trainers with one command](guide/run.md) says what it does. Every other option of `ps-service serve`
+that stands before the program is handed on to each owner.
+
+"""
+
 _TAIL: Final = """\
 ## Completion in a shell
 
@@ -64,13 +70,15 @@ def _section(name: str, command: Any) -> str:
     text = inspect.cleandoc(command.help or "").partition("\n\n")[0].replace("\n", " ")
     usage = f"ps-service {name} [OPTIONS] {arguments}".rstrip()
     heading = f"## ps-service {name}\n\n`{usage}`: {_begun(text)}\n\n"
+    if name == "run":
+        heading += _RUN
     if name == "serve":
         rows = "".join(f"{_row(field)}\n" for field in OwnerConfig.model_fields)
         return f"{heading}{_SERVE}{rows}| `--config` | | | | A TOML file with any of these settings. |\n"
     if not command.params:
         return heading
     table = "| argument | variable | default | meaning |\n|---|---|---|---|\n"
-    return heading + table + "".join(map(_parameter, command.params))
+    return heading + table + "".join(_parameter(each) for each in command.params if not getattr(each, "hidden", False))
 
 
 def _begun(text: str) -> str:

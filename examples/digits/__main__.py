@@ -19,12 +19,13 @@ from examples.digits.data import Digits
 from examples.digits.evaluation import predict
 from examples.digits.idx import IdxError
 from examples.digits.launch import Training, train
+from examples.digits.log import ChildFailed
 from examples.digits.owner import NAME, Owner
-from examples.digits.process import ChildFailed, Children
 from examples.digits.progress import display
 from examples.digits.report import ChaosReport, Report
 from examples.digits.settings import Settings, parse
 from examples.plan import Plan
+from ps_service.launch.processes import Processes
 
 TAKES = "half a minute to two minutes"
 CHAOS_TAKES = "one to four minutes"
@@ -43,15 +44,15 @@ async def run(settings: Settings, digits: Digits, plan: Plan, console: Console) 
     """
     _cancel_on_signals()
     with ExitStack() as stack:
-        async with Children(settings.out) as children:
+        async with Processes() as processes:
             data_dir = None if settings.chaos is None else Path(stack.enter_context(_folder(settings.out)))
             with display(console, settings.trainers) as shown:
                 shown.say(f"{len(digits.train)} of {digits.name} to learn, {len(digits.held_out)} held out")
                 shown.say(str(plan))
-                owner = Owner(children, settings, shown, data_dir)
+                owner = Owner(processes, settings, shown, data_dir)
                 await owner.start()
                 shown.say(f"{NAME} is serving on {owner.address}")
-                training = await train(children, owner, settings, shown)
+                training = await train(processes, owner, settings, shown)
                 predictions = await predict(owner.address, digits.held_out.images, shown.evaluated)
                 training.version = await chaos.version(owner.address)
             await owner.end()

@@ -8,11 +8,15 @@ import time
 from dataclasses import dataclass, field
 
 from examples.digits.chaos import REPEATED, Kill, watch
+from examples.digits.log import ChildFailed, Log
 from examples.digits.messages import Finish, Message, Start, Step, decode
 from examples.digits.owner import Owner
-from examples.digits.process import Child, ChildFailed, Children, environment
 from examples.digits.progress import Display
 from examples.digits.settings import Settings
+from examples.jobs import environment
+from ps_service.launch.lines import Lines
+from ps_service.launch.processes import Processes
+from ps_service.launch.trainers import environment_of
 
 
 @dataclass
@@ -48,7 +52,21 @@ class Training:
         return self.ended - self.began
 
 
-async def train(children: Children, owner: Owner, settings: Settings, display: Display) -> Training:
+class Trainer:
+    """The process of a trainer."""
+
+    def __init__(self, processes: Processes, rank: int, owner: Owner, settings: Settings) -> None:
+        name = f"trainer-{rank}"
+        self.log = Log(settings.out, name)
+        self.lines = Lines()
+        variables = environment_of(rank, settings.trainers, [owner.address], environment=environment())
+        # A trainer only distorts digits and computes a loss. One thread suffices, and leaves the cores to the owner.
+        variables["OMP_NUM_THREADS"] = "1"
+        self.process = processes.start(name, _command(settings), variables, self.lines.take, self.log.take)
+        self.process.when_ended(self.lines.end)
+
+
+async def train(processes: Processes, owner: Owner, settings: Settings, display: Display) -> Training:
     """Starts the trainers and waits until all have finished; `settings.chaos` has the owner killed meanwhile.
 
     Raises:
@@ -57,38 +75,35 @@ async def train(children: Children, owner: Owner, settings: Settings, display: D
     training = Training([[] for _ in range(settings.trainers)], [[] for _ in range(settings.trainers)])
     begun, over = asyncio.Event(), asyncio.Event()
 
-    async def follow(trainer: Child) -> None:
-        async for line in trainer.lines():
+    async def follow(trainer: Trainer) -> None:
+        async for line in trainer.lines:
             try:
                 message = decode(line)
             except ValueError as error:
-                raise trainer.failed(f"said what is {error}") from None
+                raise trainer.log.failed(trainer.process.name, f"said what is {error}") from None
             training.take(message)
             display.show(message)
             begun.set()
-        if code := await trainer.wait():
-            raise trainer.failed(f"ended with code {code}")
+        if await trainer.process.wait():
+            raise trainer.log.ended(trainer.process)
 
     try:
         async with asyncio.TaskGroup() as group:
             watching = group.create_task(watch(owner, begun, over, settings.chaos, settings.kills))
-            trainers = [
-                await _start_trainer(children, rank, owner.address, settings) for rank in range(settings.trainers)
-            ]
+            trainers = [Trainer(processes, rank, owner, settings) for rank in range(settings.trainers)]
             for trainer in trainers:
-                display.say(f"{trainer.name} starts (process {trainer.pid})")
+                display.say(f"{trainer.process.name} starts (process {trainer.process.pid})")
             await asyncio.wait([group.create_task(follow(trainer)) for trainer in trainers])
             over.set()
             training.kills = await watching
     except* ChildFailed as failures:
         raise failures.exceptions[0] from None
-    training.repeated = sum(trainer.log.read_text(errors="replace").count(REPEATED) for trainer in trainers)
+    training.repeated = sum(trainer.log.read().count(REPEATED) for trainer in trainers)
     return training
 
 
-async def _start_trainer(children: Children, rank: int, address: str, settings: Settings) -> Child:
-    command = [sys.executable, "-m", "examples.digits.trainer", "--address", address]
-    command += ["--rank", str(rank), "--trainers", str(settings.trainers), "--seed", str(settings.seed)]
+def _command(settings: Settings) -> list[str]:
+    command = [sys.executable, "-m", "examples.digits.trainer", "--seed", str(settings.seed)]
     command += ["--batch-size", str(settings.batch_size), "--lr", str(settings.lr)]
     command += ["--momentum", str(settings.momentum)]
     if settings.epochs is not None:
@@ -97,5 +112,4 @@ async def _start_trainer(children: Children, rank: int, address: str, settings: 
         command += ["--data", str(settings.data.resolve())]
     if settings.sync:
         command.append("--sync")
-    # A trainer only distorts digits and computes a loss. One thread suffices, and leaves the cores to the owner.
-    return await children.start(f"trainer-{rank}", command, environment() | {"OMP_NUM_THREADS": "1"})
+    return command

@@ -1,7 +1,8 @@
 """A trainer, which trains a network on an owner with its shard of the digits.
 
-Run it by hand beside an owner::
+Run some of them with an owner, or one by hand beside an owner::
 
+    ps-service run --trainers 2 --import examples.digits -m examples.digits.trainer
     python -m examples.digits.trainer --address 127.0.0.1:50051 --rank 0 --trainers 1
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -33,8 +35,8 @@ SEED_STRIDE = 1000
 class Lesson:
     """The task of one trainer."""
 
-    address: str
-    """The owner's ``host:port``."""
+    addresses: tuple[str, ...]
+    """The owner's ``host:port``; empty for that of `PS_ADDRESS`."""
     rank: int
     part: Part
     epochs: int
@@ -46,7 +48,7 @@ class Lesson:
 
 async def learn(lesson: Lesson) -> None:
     """Takes all steps of the lesson, and prints each."""
-    async with tc.connect(lesson.address) as ps:
+    async with tc.connect(*lesson.addresses) as ps:
         net = await ps.module("examples.digits.Net", name="net")
         opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=lesson.lr, momentum=lesson.momentum)
 
@@ -63,7 +65,7 @@ async def learn(lesson: Lesson) -> None:
 
 def learn_blocking(lesson: Lesson) -> None:
     """Like `learn`, with the blocking client: the same lines without ``await``."""
-    with tc.connect(lesson.address) as ps:
+    with tc.connect(*lesson.addresses) as ps:
         net = ps.module("examples.digits.Net", name="net")
         opt = ps.optimizer(torch.optim.SGD, net.parameters(), lr=lesson.lr, momentum=lesson.momentum)
 
@@ -108,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         digits = load(options.data)
         lesson = Lesson(
-            address=options.address,
+            addresses=(options.address,) if options.address else (),
             rank=options.rank,
             part=shard(digits.train, options.rank, options.trainers),
             epochs=options.epochs or digits.epochs,
@@ -135,9 +137,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m examples.digits.trainer", description="Runs one trainer.")
-    parser.add_argument("--address", required=True, help="the owner, as host:port")
-    parser.add_argument("--rank", type=int, default=0, help="which trainer this is, from 0")
-    parser.add_argument("--trainers", type=int, default=1, help="how many trainers share the digits")
+    rank, trainers = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    parser.add_argument("--address", help="the owner, as host:port (default: PS_ADDRESS)")
+    parser.add_argument("--rank", type=int, default=rank, help="which trainer this is, from 0 (default: RANK, or 0)")
+    parser.add_argument(
+        "--trainers", type=int, default=trainers, help="how many share the digits (default: WORLD_SIZE, or 1)"
+    )
     parser.add_argument("--epochs", type=int, help="passes over the digits (default: 24, or 2 with --data)")
     parser.add_argument("--data", type=Path, help="directory with the four original MNIST files")
     parser.add_argument("--batch-size", type=int, default=Settings.batch_size)

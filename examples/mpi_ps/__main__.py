@@ -16,6 +16,7 @@ from examples.mpi_ps.report import draw, table
 from examples.mpi_ps.settings import Settings, parse
 from examples.mpi_ps.training import Run, train
 from examples.plan import Plan, shorter
+from ps_service.launch.process import ProcessFailed
 from trainer_client import PsError
 
 TOLERANCE = 1e-4
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"{settings.trainers} trainers, {settings.steps} gradients each, in {len(names)} modes")
         console.print(str(plan), highlight=False, soft_wrap=True)
         asyncio.run(_collect(settings, names, runs, console))
-    except PsError as error:
+    except (PsError, ProcessFailed) as error:
         console.print(f"a process has failed: {error}", style="red", markup=False)
         return 1
     except KeyboardInterrupt:

@@ -1,8 +1,12 @@
-"""A trainer: computes on its own copy of the model, and pushes gradients."""
+"""A trainer: computes on its own copy of the model, and pushes gradients.
+
+As a program it has the arguments of the example, and finds its rank and the owner in its environment.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -12,22 +16,17 @@ import trainer_client as tc
 from examples.mpi_ps.data import batches
 from examples.mpi_ps.model import Net, loss_of
 from examples.mpi_ps.modes import MODES
-from examples.mpi_ps.settings import Settings
+from examples.mpi_ps.settings import Settings, parse
 
 TEAM = "mpi-ps"
 """The communicator of the measuring process, which has rank 0, and the trainers."""
 
 
-def run(rank: int, settings: Settings, address: str) -> None:
-    """The process of a trainer: trains in each mode that it is told, until it is told none."""
-    torch.set_num_threads(1)
-    asyncio.run(_serve(rank, settings, address))
-
-
-async def _serve(rank: int, settings: Settings, address: str) -> None:
+async def serve(rank: int, settings: Settings) -> None:
+    """Trains in each mode that it is told, until it is told none."""
     # Shared memory and the direct connection would go past the relay that counts the bytes.
     async with (
-        tc.connect(address, shared_memory=False, direct=False) as ps,
+        tc.connect(shared_memory=False, direct=False) as ps,
         await ps.communicator(TEAM, settings.trainers + 1, rank=rank + 1) as team,
     ):
         while (name := await team.broadcast(timeout=None)) is not None:
@@ -58,3 +57,8 @@ async def _train(ps: tc.Client, team: tc.Communicator, rank: int, settings: Sett
         await step()
     await opt.leave()
     await team.barrier(timeout=None)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    asyncio.run(serve(int(os.environ["RANK"]), parse()))

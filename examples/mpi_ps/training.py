@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,25 +10,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trainer_client as tc
-from examples.mpi_ps import model, trainer
+from examples.jobs import Trainers, arguments_of
+from examples.mpi_ps import model
 from examples.mpi_ps.model import Net, test
 from examples.mpi_ps.relay import Relay
 from examples.mpi_ps.trainer import TEAM
-from examples.shielded import shielded
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
+from ps_service.launch.processes import Processes
 from ps_service.server import Server
 
 if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
-
     from torch import Tensor
 
     from examples.mpi_ps.settings import Settings
 
 _PAUSE_SECONDS = 0.1
-_END_SECONDS = 5.0
-"""Until trainers that have finished have ended; others are killed at once."""
 
 
 @dataclass(frozen=True)
@@ -71,43 +67,21 @@ async def train(settings: Settings, names: list[str]) -> AsyncIterator[Run]:
 
     Raises:
         PsError: The owner or a trainer has failed.
+        ProcessFailed: A trainer has ended with an error.
     """
     async with (
         _owner() as server,
         Relay(server.address).running() as relay,
         tc.connect(server.address) as ps,
-        _trainers(settings, relay.address),
-        await ps.communicator(TEAM, settings.trainers + 1, rank=0) as team,
+        Processes() as processes,
     ):
-        for name in names:
-            yield await _run(ps, settings, relay, team, name)
-        await team.broadcast(None)
-
-
-@asynccontextmanager
-async def _trainers(settings: Settings, address: str) -> AsyncIterator[None]:
-    """The trainer processes, during the block."""
-    spawn = multiprocessing.get_context("spawn").Process
-    processes = [
-        spawn(target=trainer.run, args=(rank, settings, address), daemon=True) for rank in range(settings.trainers)
-    ]
-    with shielded():
-        for process in processes:
-            process.start()
-    seconds = 0.0
-    try:
-        yield
-        seconds = _END_SECONDS
-    finally:
-        await asyncio.to_thread(_end, processes, seconds)
-
-
-def _end(processes: list[SpawnProcess], seconds: float) -> None:
-    for process in processes:
-        process.join(seconds)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        command = ["examples.mpi_ps.trainer", *arguments_of(settings)]
+        trainers = Trainers(processes, [relay.address], settings.trainers, command)
+        async with await ps.communicator(TEAM, settings.trainers + 1, rank=0) as team:
+            for name in names:
+                yield await _run(ps, settings, relay, team, name)
+            await team.broadcast(None)
+        await trainers.finish()
 
 
 @asynccontextmanager

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from types import ModuleType
 
-import examples
+from examples.jobs import environment
 from examples.members import gather
 from examples.pipeline import shards
 from examples.pipeline.owner import MEMBERS, SHARDS, TRAINER
 from trainer_client import rpc
-
-_ROOT = Path(examples.__file__).resolve().parents[1]
 
 
 @contextmanager
@@ -52,10 +48,8 @@ def together(offered: ModuleType = shards) -> Iterator[tuple[str, ...]]:
 def _owner(name: str, directory: str, allow: str) -> Iterator[subprocess.Popen[bytes]]:
     """Starts an owner for a block; it has ended afterwards."""
     command = [sys.executable, "-m", "examples.pipeline.owner", name, "--directory", directory, "--allow", allow]
-    # So that the package is found whatever directory the example was started from.
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     # In a session of its own a terminal's Ctrl-C reaches only this process, which then ends it.
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, start_new_session=True) as owner:
+    with subprocess.Popen(command, env=environment(), start_new_session=True) as owner:
         try:
             yield owner
         except BaseException:

@@ -18,6 +18,7 @@ from examples.recommender.reference import Reference
 from examples.recommender.report import Report, draw
 from examples.recommender.settings import Settings, Source, is_short, parse, source_of
 from examples.recommender.training import MEASUREMENTS, Point, train
+from ps_service.launch.process import ProcessFailed
 from trainer_client import PsError
 
 TAKES = "two to four minutes"
@@ -43,8 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (CriteoError, PsError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
-    except EOFError:
-        console.print("a process has ended early; what it wrote is above", style="red")
+    except ProcessFailed as error:
+        console.print(f"{error}; what it wrote is above", style="red", highlight=False)
         return 1
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running")

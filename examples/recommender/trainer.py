@@ -1,20 +1,23 @@
-"""A trainer: looks rows up on the owners, computes the dense part here, and pushes the gradients of both."""
+"""A trainer: looks rows up on the owners, computes the dense part here, and pushes the gradients of both.
+
+As a program it has the arguments of the example, and finds its rank and the owners in its environment.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 from typing import Self
 
 import torch
 from torch import Tensor
 
 import trainer_client as tc
-from examples.processes import PATIENCE
+from examples.jobs import PATIENCE, tell
 from examples.recommender.clicks import CATEGORIES, Clicks
 from examples.recommender.model import DIM, Dense, loss_of
-from examples.recommender.settings import Settings, source_of
+from examples.recommender.settings import Settings, parse, source_of
 
 
 class Recommender:
@@ -109,16 +112,15 @@ class Recommender:
         return torch.stack([found[table] for table in self.tables], dim=1)
 
 
-def run(rank: int, settings: Settings, addresses: Sequence[str], told: Connection) -> None:
-    """The process of a trainer. It sends the loss of every step, and at the end None."""
-    torch.set_num_threads(1)
-    asyncio.run(_train(rank, settings, addresses, told))
-
-
-async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: Connection) -> None:
-    async with tc.connect(*addresses, timeout=PATIENCE) as ps:
+async def train(rank: int, settings: Settings) -> None:
+    """Takes the steps of a trainer, and tells the loss of each."""
+    async with tc.connect(timeout=PATIENCE) as ps:
         model = await Recommender.attach(ps, settings)
         for batch in source_of(settings).batches(rank, settings.trainers):
-            told.send(await model.learn(batch))
+            tell("loss", await model.learn(batch))
         await model.leave()
-    told.send(None)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    asyncio.run(train(int(os.environ["RANK"]), parse()))

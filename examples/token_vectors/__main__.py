@@ -15,6 +15,7 @@ from examples.token_vectors.progress import Bars
 from examples.token_vectors.report import draw, write
 from examples.token_vectors.settings import Settings, parse
 from examples.token_vectors.training import FREQUENT, Trained, train
+from ps_service.launch.process import ProcessFailed
 from trainer_client import PsError
 
 TAKES = "one to three minutes"
@@ -36,8 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (PsError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
-    except EOFError:
-        console.print("a process has ended early; what it wrote is above", style="red")
+    except ProcessFailed as error:
+        console.print(f"{error}; what it wrote is above", style="red", highlight=False)
         return 1
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running")

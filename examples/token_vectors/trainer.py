@@ -1,45 +1,33 @@
-"""A trainer: reads its share of the files, and trains both tables with the pairs in it."""
+"""A trainer: reads its share of the files, and trains both tables with the pairs in it.
+
+As a program it has the arguments of the example, and finds its rank and the owners in its environment.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
-from typing import Any, Final, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import trainer_client as tc
-from examples.processes import PATIENCE
+from examples.jobs import PATIENCE, tell
 from examples.token_vectors.corpus import id_of, identifiers, source_files
 from examples.token_vectors.loss import loss_of
 from examples.token_vectors.pairs import Batch, Pairs
-from examples.token_vectors.settings import Settings
+from examples.token_vectors.settings import Settings, parse
 from examples.token_vectors.vocabulary import Integers, Vocabulary, merged
+
+READ, PLANNED, LOSS = "read", "planned", "loss"
+"""What a trainer tells: the identifiers of one more file; about how many steps it will take; the loss of a step."""
 
 WAIT_SECONDS: Final = 600.0
 """Longest wait until all have read their files."""
-
-
-class Read(NamedTuple):
-    """A trainer has read one more file."""
-
-    tokens: int
-
-
-class Planned(NamedTuple):
-    """A trainer has all that it needs, and will take about so many steps."""
-
-    steps: int
-
-
-class Step(NamedTuple):
-    """A trainer has taken a step."""
-
-    loss: float
 
 
 class Vectors:
@@ -111,13 +99,8 @@ async def agreed(ps: tc.Client, settings: Settings, counts: Mapping[str, int]) -
     return merged(dict(zip(part["tokens"], part["counts"].tolist(), strict=True)) for part in parts)
 
 
-def run(rank: int, settings: Settings, addresses: Sequence[str], told: Connection) -> None:
-    """The process of a trainer. It sends what it has done, and at the end None."""
-    torch.set_num_threads(1)
-    asyncio.run(_train(rank, settings, addresses, told))
-
-
-async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: Connection) -> None:
+async def train(rank: int, settings: Settings) -> None:
+    """Does the work of a trainer, and tells of it."""
     counts: Counter[str] = Counter()
     texts = []
     # Before connecting: it takes seconds, in which the event loop would not answer the owners.
@@ -125,9 +108,9 @@ async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: 
         names = identifiers(path)
         counts.update(names)
         texts.append(names)
-        told.send(Read(len(names)))
+        tell(READ, len(names))
     ids = {name: id_of(name) for name in counts}
-    async with tc.connect(*addresses, timeout=PATIENCE) as ps:
+    async with tc.connect(timeout=PATIENCE) as ps:
         vectors = await Vectors.attach(ps, settings)
         vocabulary = await agreed(ps, settings, counts)
         pairs = Pairs(
@@ -136,8 +119,12 @@ async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: 
             *(settings.seed * settings.trainers + rank, settings.batch_size),
             *(settings.window, settings.negatives, settings.threshold),
         )
-        told.send(Planned(pairs.expected_steps() * settings.epochs))
+        tell(PLANNED, pairs.expected_steps() * settings.epochs)
         for epoch in range(settings.epochs):
             for batch in pairs.batches(epoch):
-                told.send(Step(await vectors.learn(batch)))
-    told.send(None)
+                tell(LOSS, await vectors.learn(batch))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    asyncio.run(train(int(os.environ["RANK"]), parse()))

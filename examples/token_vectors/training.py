@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Final, Protocol
 
 import numpy as np
 
 import trainer_client as tc
-from examples.processes import PATIENCE, Processes, start_owners
+from examples.jobs import PATIENCE, Trainers, addresses_of_owners, arguments_of
 from examples.token_vectors import trainer
 from examples.token_vectors.corpus import source_files
 from examples.token_vectors.neighbours import Neighbours
 from examples.token_vectors.settings import Settings
-from examples.token_vectors.trainer import Planned, Read, Step, Vectors, agreed
-from ps_service.hosting.allowlist import AllowList
+from examples.token_vectors.trainer import Vectors, agreed
+from ps_service.launch.processes import Processes
 
 FREQUENT: Final = 50
 """Identifiers that occur at least so often are compared."""
@@ -65,24 +63,25 @@ async def train(settings: Settings, show: Shows) -> Trained:
     Raises:
         OSError: There are no files, or they cannot be read.
         PsError: An owner has failed.
-        EOFError: A process has ended early.
+        ProcessFailed: A process has ended early.
     """
     files = len(source_files(settings.source))
     trained = Trained()
-    with Processes() as processes:
-        addresses = await start_owners(processes, settings.owners, _allowed)
+    async with Processes() as processes:
+        addresses = await addresses_of_owners(processes, settings.owners)  # they host tables only
         async with tc.connect(*addresses, timeout=PATIENCE) as ps:
             vectors = await Vectors.attach(ps, settings)
-            work = _Work([processes.start(trainer.run, rank, settings, addresses) for rank in range(settings.trainers)])
+            work, program = _Work(settings.trainers), ["examples.token_vectors.trainer", *arguments_of(settings)]
+            trainers = Trainers(processes, addresses, settings.trainers, program, work.hear)
             agreeing = asyncio.ensure_future(agreed(ps, settings, {}))
             try:
                 while not agreeing.done():
-                    await _pause(work)
+                    await _pause(trainers)
                     show("files", work.files, files)
                 vocabulary = await agreeing
             finally:
                 agreeing.cancel()
-            await _watch(work, vectors, settings, trained, show)
+            await _watch(work, trainers, vectors, settings, trained, show)
             frequent = int(np.count_nonzero(vocabulary.counts >= FREQUENT))
             found = await vectors.of(vocabulary.ids[:frequent])
             trained.neighbours = Neighbours(vocabulary.tokens[:frequent], found)
@@ -90,11 +89,13 @@ async def train(settings: Settings, show: Shows) -> Trained:
     return trained
 
 
-async def _watch(work: _Work, vectors: Vectors, settings: Settings, trained: Trained, show: Shows) -> None:
-    """Reads what the trainers send until all have finished, and measures the tables about twenty times."""
+async def _watch(
+    work: _Work, trainers: Trainers, vectors: Vectors, settings: Settings, trained: Trained, show: Shows
+) -> None:
+    """Waits until all have finished, and measures the tables about twenty times."""
     began, measured = None, 0
     while True:
-        finished = work.finished
+        finished = trainers.have_finished()
         if began is None and work.losses:
             began = time.monotonic()
         due = max(work.planned // _MEASUREMENTS, 1) if work.planned else len(work.losses) + 1
@@ -107,13 +108,16 @@ async def _watch(work: _Work, vectors: Vectors, settings: Settings, trained: Tra
             show("steps", measured, max(work.planned, measured), _note(trained))
         if finished:
             break
-        await _pause(work)
+        await _pause(trainers)
     trained.seconds = time.monotonic() - (began or time.monotonic())
     trained.pairs_per_second = len(work.losses) * settings.batch_size / max(trained.seconds, 1e-9)
 
 
 class _Work:
-    """What trainers have sent so far.
+    """What trainers have told so far.
+
+    Args:
+        trainers: How many there are.
 
     Attributes:
         files: How many files they have read.
@@ -121,56 +125,33 @@ class _Work:
         losses: Of all steps.
     """
 
-    def __init__(self, connections: Sequence[Connection]) -> None:
+    def __init__(self, trainers: int) -> None:
         self.files = 0
         self.losses: list[float] = []
         self._plans: list[int] = []
-        self._trainers = len(connections)
-        self._working = list(connections)
+        self._trainers = trainers
 
     @property
     def planned(self) -> int:
         return sum(self._plans) if len(self._plans) == self._trainers else 0
 
-    @property
-    def finished(self) -> bool:
-        """Whether all have taken all of their steps."""
-        return not self._working
-
-    def read(self) -> None:
-        """Reads what has come.
-
-        Raises:
-            EOFError: A trainer has ended early.
-        """
-        for connection in list(self._working):
-            while connection.poll():
-                message = connection.recv()
-                if message is None:
-                    self._working.remove(connection)
-                    break
-                self._take(message)
-
-    def _take(self, message: Read | Planned | Step) -> None:
-        match message:
-            case Read():
+    def hear(self, _: int, what: str, number: float) -> None:
+        """Notes what a trainer has told."""
+        match what:
+            case trainer.READ:
                 self.files += 1
-            case Planned(steps):
-                self._plans.append(steps)
-            case Step(loss):
-                self.losses.append(loss)
+            case trainer.PLANNED:
+                self._plans.append(int(number))
+            case trainer.LOSS:
+                self.losses.append(number)
 
 
-async def _pause(work: _Work) -> None:
+async def _pause(trainers: Trainers) -> None:
+    """Waits for a moment. Raises `ProcessFailed` if a trainer has failed."""
     await asyncio.sleep(_PAUSE_SECONDS)
-    work.read()
+    trainers.have_finished()
 
 
 def _note(trained: Trained) -> str:
     tokens, contexts = trained.rows[-1]
     return f"loss {trained.losses[-1]:.3f}, {tokens:,} + {contexts:,} rows"
-
-
-def _allowed() -> AllowList:
-    """Owners host tables only."""
-    return AllowList([])

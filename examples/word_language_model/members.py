@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
-import examples
+from examples.jobs import environment
 from examples.members import gather
 from examples.word_language_model.ps import PS, TRAINER
 from trainer_client import rpc
-
-_ROOT = Path(examples.__file__).resolve().parents[1]
 
 
 @contextmanager
@@ -47,10 +43,8 @@ def together(seed: int) -> Iterator[str]:
 def _owner(directory: str, seed: int) -> Iterator[subprocess.Popen[bytes]]:
     """Starts the owner; its process has ended when the block ends."""
     command = [sys.executable, "-m", "examples.word_language_model.ps", "--directory", directory, "--seed", str(seed)]
-    # So that the package is found whatever directory the example was started from.
-    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     # In a session of its own a terminal's Ctrl-C reaches only this process, which then ends it.
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, start_new_session=True) as owner:
+    with subprocess.Popen(command, env=environment(), start_new_session=True) as owner:
         try:
             yield owner
         except BaseException:

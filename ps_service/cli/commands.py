@@ -28,8 +28,9 @@ from ps_service.cli.inspecting import inspect
 from ps_service.cli.keys import checkpoint_key, sign
 from ps_service.cli.moving import drain, rebalance
 from ps_service.cli.offline import replay, restore
-from ps_service.cli.options import OwnersTLS, completion_script, laid_out, tell, with_settings, with_tls
+from ps_service.cli.options import OwnersTLS, completion_script, first_of, laid_out, tell, with_settings, with_tls
 from ps_service.cli.ray_commands import ray_app
+from ps_service.cli.running import run
 from ps_service.cli.tokens import access_app, token_app
 from ps_service.monitoring.page_messages import plain
 from ps_wire.release import RELEASE
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import CheckpointReply, EvictReply, SessionsReply
 
 _DEFAULT_ADDRESS: Final = "127.0.0.1:50051"
-_Address = Annotated[str, typer.Argument(help="Where the owner listens.", envvar="PS_ADDRESS")]
+_Address = Annotated[str, typer.Argument(help="Where the owner listens.", envvar="PS_ADDRESS", callback=first_of)]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -127,6 +128,9 @@ def serve(
         serving.run(Server(engine, **settings.serving), settings, watch)
     except (ImportError, ValueError, OSError) as error:
         fail(str(error))
+
+
+app.command(context_settings={"allow_interspersed_args": False})(run)
 
 
 @app.command()

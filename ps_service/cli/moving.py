@@ -11,7 +11,7 @@ import typer
 import trainer_client
 from ps_service.cli import probe
 from ps_service.cli.ending import asking
-from ps_service.cli.options import OwnersTLS, with_tls
+from ps_service.cli.options import OwnersTLS, first_of, with_tls
 from trainer_client.pauses import PATIENCE_SECONDS, PAUSE_SECONDS
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     _Move = Callable[[Client], Awaitable[Sequence[Moved | MovedObjects]]]
 
 _Address = Annotated[
-    str, typer.Argument(help="Where an owner listens; those of its group are found by it.", envvar="PS_ADDRESS")
+    str,
+    typer.Argument(
+        help="Where an owner listens; those of its group are found by it.", envvar="PS_ADDRESS", callback=first_of
+    ),
 ]
 _Beside = Annotated[
     list[str] | None, typer.Option("--beside", help="Where another owner listens, without a group; once for each.")
@@ -67,7 +70,8 @@ def rebalance(
 @with_tls
 def drain(
     address: Annotated[
-        str, typer.Argument(help="Where the owner listens that is to have nothing.", envvar="PS_ADDRESS")
+        str,
+        typer.Argument(help="Where the owner listens that is to have nothing.", envvar="PS_ADDRESS", callback=first_of),
     ] = _DEFAULT_ADDRESS,
     to: Annotated[
         str | None, typer.Option(help="Names of the owners that get what it has: ps1,ps2. [default: all others]")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 OwnersTLS = TLS | None
 """The certificates with which a command reaches owners; None reaches them in plain text."""
 
+OF_ONE: Final = ("name", "listen", "advertise", "directory", "until_eof")
+"""Settings that several owners of one machine cannot share, and that whoever starts them gives to each."""
+
 _AS_IT_IS: Final = "\b\n"
 """What stands before a paragraph whose lines click must not join."""
 
@@ -60,13 +63,41 @@ _TLS: Final = {
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command an option for each field of `OwnerConfig`, by name; it gets None for what is not given."""
+    return _with_settings(command, OwnerConfig.model_fields, hidden=False)
 
+
+def with_settings_of_owners(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command that starts several owners the options that it has not itself and that may be the same for all.
+    Its help does not list them."""
+    own = inspect.signature(command, eval_str=True).parameters
+    return _with_settings(command, [name for name in OwnerConfig.model_fields if name not in {*own, *OF_ONE}], True)
+
+
+def flags_of(given: Mapping[str, Any]) -> list[str]:
+    """The arguments of `ps-service serve` with which it gets these values of `OwnerConfig`, None for what is not
+    given."""
+    found = []
+    for name, value in given.items():
+        flag = _flag(name, OwnerConfig.model_fields[name])
+        match value:
+            case None | []:
+                continue
+            case bool():
+                found.append(flag if value else f"--no-{flag.removeprefix('--')}")
+            case list():
+                found += [part for each in value for part in (flag, str(each))]
+            case _:
+                found += [flag, str(value)]
+    return found
+
+
+def _with_settings(command: Callable[..., None], fields: Iterable[str], hidden: bool) -> Callable[..., None]:
     def with_options(**given: Any) -> None:
         command(**given)
 
     own = inspect.signature(command, eval_str=True).parameters.values()
     parameters = [
-        *(_option(name) for name in OwnerConfig.model_fields),
+        *(_option(name, hidden) for name in fields),
         *(each.replace(kind=Parameter.KEYWORD_ONLY) for each in own if each.kind is not Parameter.VAR_KEYWORD),
     ]
     return _as(command, with_options, parameters)
@@ -104,12 +135,13 @@ def _as(
     return with_options
 
 
-def _option(name: str) -> Parameter:
+def _option(name: str, hidden: bool) -> Parameter:
     field = OwnerConfig.model_fields[name]
     flag = _flag(name, field)
     if field.default is True:
         flag += f"/--no-{flag.removeprefix('--')}"
-    option = typer.Option(flag, help=f"{field.description} ({_fallback(field.alias or name, field)})")
+    text = f"{field.description} ({_fallback(field.alias or name, field)})"
+    option = typer.Option(flag, help=text, hidden=hidden)
     kind = Annotated[_kind(field.annotation) | None, option]  # type: ignore[valid-type]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
@@ -135,6 +167,11 @@ def _kind(annotation: Any) -> Any:
     if annotation in (bool, int, float):
         return annotation
     return list[str] if annotation == tuple[str, ...] else str
+
+
+def first_of(addresses: str) -> str:
+    """The first of addresses that are separated by commas: `PS_ADDRESS` has those of all owners for trainers."""
+    return addresses.partition(",")[0].strip()
 
 
 def laid_out(text: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 import trainer_client as tc
 from ps_service.server import Server
+from tests.conftest import StartOwner
 from tests.owner_groups import OwnerGroup
 from tests.waiting import until
 from trainer_client.transport.in_process import MemoryConnector
@@ -107,3 +108,29 @@ def test_what_makes_no_sense_is_refused_at_once(owners: tuple[str, ...], message
 async def test_a_connector_is_no_name(owner: Server) -> None:
     with pytest.raises(tc.errors.InvalidArgumentError, match="names of owners instead of connectors"):
         tc.connect(MemoryConnector(owner.servicer.serve), directory=owner.address)
+
+
+async def test_without_an_argument_they_are_those_of_the_variable(
+    start_owner: StartOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = [(await start_owner(name)).address for name in ("ps1", "ps0")]
+    monkeypatch.setenv("PS_ADDRESS", f"{addresses[0]}, {addresses[1]},")
+    async with tc.connect() as ps:
+        assert ps.owners == ["ps1", "ps0"]
+    async with tc.connect(addresses[1]) as ps:
+        assert ps.owners == ["ps0"]
+
+
+def test_without_an_argument_and_a_variable_both_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PS_ADDRESS", raising=False)
+    with pytest.raises(tc.errors.InvalidArgumentError) as caught:
+        tc.connect()
+    assert str(caught.value) == (
+        "connect() needs the address of at least one owner, or directory= for all of a group. Without both it takes "
+        "the addresses in the variable PS_ADDRESS, which `ps-service run` sets, and there is none"
+    )
+    monkeypatch.setenv("PS_ADDRESS", "here")
+    with pytest.raises(
+        tc.errors.InvalidArgumentError, match="in the variable PS_ADDRESS, 'here' is not the address of"
+    ):
+        tc.connect()

@@ -38,6 +38,8 @@ ALLOWED = {
     ("trainer_client/transport/ray_owners.py", "importlib"),
     # The owner that a supervisor on Ray watches, with the flags that whoever has started it gave.
     ("ps_service/ray/owner_process.py", "subprocess"),
+    # The owners and trainers of `ps-service run`, with the program that it was given.
+    ("ps_service/launch/process.py", "subprocess"),
     # A process of Python that compiles the loops of tables. It gets the search path of this one, and nothing else.
     ("ps_service/tables/preparing.py", "subprocess"),
     ("ps_wire/tracing/__init__.py", "sys.modules"),

@@ -12,7 +12,7 @@ from tests.forking.process import AsyncForked
 from tests.pages.conftest import Start
 from tests.pages.snippets import ROOT, Page, Snippet, with_addresses
 
-APART = {"README.md", "other-languages.md", "production.md", "ray.md"}
+APART = {"README.md", "other-languages.md", "production.md", "ray.md", "run.md"}
 """Pages of the guide that have no snippets, or only such as need a cluster, or have a test of their own."""
 
 GUIDE = sorted(f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md") if path.name not in APART)
@@ -80,6 +80,19 @@ async def test_after_the_commands_of_the_readme_its_snippets_run(start: Start, t
             assert program[:2] == ["python", "-m"]
             await end_of(await start(*program[2:]))
     await run_all(page, [address], start, tmp_path)
+
+
+@pytest.mark.usefixtures("forked_programs")
+async def test_the_program_of_the_page_about_runs_runs(start: Start, tmp_path: Path) -> None:
+    page = Page("docs/guide/run.md")
+    page.write_files(tmp_path, [])
+    (command,) = page.commands("ps-service run")
+    # By a module, so that it is forked.
+    program = command.replace("--trainers 4", "--trainers 2").replace("train.py", "-m tests.pages.program train")
+    words = shlex.split(program)
+    assert words[:2] == ["ps-service", "run"] and words[-2:] == ["tests.pages.program", "train"]
+    said = await end_of(await start("ps_service", *words[1:]))
+    assert said.count("is serving on") == 2 and said.count("] loss ") == 2
 
 
 def test_the_names_of_files_and_programs_are_found() -> None:

@@ -101,6 +101,20 @@ class Connecting:
             portal.release()
 
 
+def _addresses_of_variable() -> tuple[str, ...]:
+    """The addresses in the variable `PS_ADDRESS`, which `ps-service run` sets."""
+    found = tuple(each.strip() for each in os.environ.get("PS_ADDRESS", "").split(",") if each.strip())
+    if not found:
+        raise InvalidArgumentError(
+            "connect() needs the address of at least one owner, or directory= for all of a group. Without both it "
+            "takes the addresses in the variable PS_ADDRESS, which `ps-service run` sets, and there is none"
+        )
+    try:
+        return tuple(checked_address(each, may_be_name=False) for each in found)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"in the variable PS_ADDRESS, {error}") from None
+
+
 def _dial(settings: Settings, directory: Directory, address: str) -> GrpcConnector:
     tls = directory.tls_of(address, settings.tls) if isinstance(directory, Candidates) else settings.tls
     return GrpcConnector(address, tls, settings.token)
@@ -128,12 +142,14 @@ def connect(
         async with tc.connect(directory="127.0.0.1:50051") as ps: ...   # all owners of the group; see `find_owners`
         async with tc.connect("ps0", directory=find) as ps: ...         # find("ps0") gives the address
         async with tc.connect(directory="ray:ps") as ps: ...    # all owners that `ps-service ray up --name ps` started
+        async with tc.connect() as ps: ...                      # all owners of `ps-service run`, which sets PS_ADDRESS
 
     An owner that was found by its name may move: each time that its stream breaks, it is looked for again.
 
     Args:
-        owners: Addresses (host:port), or connectors of another transport; with `directory`, names, or none for all
-            owners of the group. Programs that have joined it with `init_rpc` are not among these.
+        owners: Addresses (host:port), or connectors of another transport. Without any, those in the variable
+            `PS_ADDRESS`, separated by commas. With `directory`, names, or none for all owners of the group. Programs
+            that have joined it with `init_rpc` are not among these.
         directory: Address of an owner in the group of those owners (`ps-service serve --directory`). Or several, of
             which one has to answer; a host name stands for all addresses that DNS has for it. Or a function that gives
             the address of the owner with a name, at each dial; it may be async, and otherwise runs in a thread. Or
@@ -179,10 +195,7 @@ def connect(
         if not names:
             raise InvalidArgumentError("with a function as directory=, connect() needs the names of the owners")
         return Connecting((), settings, names, directory)
-    if not owners:
-        raise InvalidArgumentError(
-            "connect() needs the address of at least one owner, or directory= for all of a group"
-        )
+    owners = owners or _addresses_of_variable()
     connectors = [
         GrpcConnector(checked_address(each), tls, token) if isinstance(each, str) else each for each in owners
     ]

@@ -65,7 +65,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         given = environment.get(PREFIX + name.upper().replace("-", "_")) or fallback
         parser.add_argument(f"--{name}", type=kind, default=given, metavar="…", help=text)  # type: ignore[arg-type]
 
-    add("directory", str, default.directory, "the owner that keeps the directory, as host:port (%(default)s)")
+    directory = environment.get("PS_DIRECTORY") or default.directory
+    add("directory", str, directory, "the owner that keeps the directory, as host:port (%(default)s)")
     add("owners", _names, ",".join(default.owners), "names of the owners that share the network (%(default)s)")
     add("model", str, default.model, "how the names of the shared objects begin (%(default)s)")
     add("steps", _count, default.steps, "how many steps all trainers take together (%(default)s)")

@@ -11,7 +11,7 @@ import torch
 from ray import train
 
 import trainer_client as tc
-from examples.processes import PATIENCE
+from examples.jobs import PATIENCE
 from examples.recommender.settings import Settings, source_of
 from examples.recommender.trainer import Recommender
 

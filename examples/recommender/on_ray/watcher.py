@@ -11,7 +11,7 @@ from typing import Any, Final
 import ray
 
 import trainer_client as tc
-from examples.processes import PATIENCE
+from examples.jobs import PATIENCE
 from examples.raylets import Machines
 from examples.recommender.on_ray.report import Report
 from examples.recommender.on_ray.trainer import CLUSTER

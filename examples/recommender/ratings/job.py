@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from examples.plan import Plan, shorter
-from examples.recommender.ratings import planted, trainer
+from examples.recommender.ratings import planted
 from examples.recommender.ratings.movielens import RatingsError
 from examples.recommender.ratings.ranking import Ranked, rank
 from examples.recommender.ratings.reference import Reference
@@ -21,9 +21,11 @@ from examples.recommender.ratings.settings import Settings, parse, source_of
 from examples.recommender.ratings.split import LeaveOneOut
 from examples.recommender.ratings.trainer import Collaborative
 from examples.recommender.training import MEASUREMENTS, watch
+from ps_service.launch.process import ProcessFailed
 from trainer_client import PsError
 
 TAKES = "one to two minutes"
+PROGRAM = "examples.recommender.ratings.trainer"
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ def main(arguments: list[str]) -> int:
     except (RatingsError, PsError, OSError) as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
-    except EOFError:
-        console.print("a process has ended early; what it wrote is above", style="red")
+    except ProcessFailed as error:
+        console.print(f"{error}; what it wrote is above", style="red", highlight=False)
         return 1
     except KeyboardInterrupt:
         console.print("stopped; nothing is left running")
@@ -81,11 +83,9 @@ async def train(settings: Settings, source: LeaveOneOut) -> AsyncIterator[Point]
 
     Raises:
         PsError: An owner has failed.
-        EOFError: A process has ended early.
+        ProcessFailed: A process has ended early.
     """
-    async with aclosing(
-        watch(settings, source.steps, partial(Collaborative.attach, trains=False), trainer.run)
-    ) as watched:
+    async with aclosing(watch(settings, source.steps, partial(Collaborative.attach, trains=False), PROGRAM)) as watched:
         async for model, moment in watched:
             await model.dense.pull()
             rows = await asyncio.gather(*(table.size() for table in model.tables))

@@ -1,20 +1,22 @@
-"""A trainer: looks users and items up on the owners, computes the dense part here, and pushes the gradients of both."""
+"""A trainer: looks users and items up on the owners, computes the dense part here, and pushes the gradients of both.
+
+As a program it has the arguments of the example, and finds its rank and the owners in its environment.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from multiprocessing.connection import Connection
+import os
 from typing import Final, Self
 
 import torch
 from torch import Tensor
 
 import trainer_client as tc
-from examples.processes import PATIENCE
+from examples.jobs import PATIENCE, tell
 from examples.recommender.ratings.model import MODELS, loss_of
 from examples.recommender.ratings.ranking import Ranked, rank
-from examples.recommender.ratings.settings import Settings, source_of
+from examples.recommender.ratings.settings import Settings, parse, source_of
 from examples.recommender.ratings.split import Batch, Tests
 
 PART: Final = 256
@@ -113,16 +115,15 @@ class Collaborative:
         return rank(torch.cat(scores))
 
 
-def run(rank: int, settings: Settings, addresses: Sequence[str], told: Connection) -> None:
-    """The process of a trainer. It sends the loss of every step, and at the end None."""
-    torch.set_num_threads(1)
-    asyncio.run(_train(rank, settings, addresses, told))
-
-
-async def _train(rank: int, settings: Settings, addresses: Sequence[str], told: Connection) -> None:
-    async with tc.connect(*addresses, timeout=PATIENCE) as ps:
+async def train(rank: int, settings: Settings) -> None:
+    """Takes the steps of a trainer, and tells the loss of each."""
+    async with tc.connect(timeout=PATIENCE) as ps:
         model = await Collaborative.attach(ps, settings)
         for batch in source_of(settings).batches(rank, settings.trainers):
-            told.send(await model.learn(batch))
+            tell("loss", await model.learn(batch))
         await model.leave()
-    told.send(None)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    asyncio.run(train(int(os.environ["RANK"]), parse()))

@@ -1,0 +1,94 @@
+"""The command `ps-service run`: owners and trainers on this machine, together."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ps_service import config
+from ps_service.cli.ending import fail, reading
+from ps_service.cli.options import flags_of, with_settings_of_owners
+from ps_service.launch.job import Job, Plan
+
+
+@with_settings_of_owners
+def run(
+    program: Annotated[str, typer.Argument(help="The program of the trainers, as for python; with -m a module.")],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Its arguments.")] = None,
+    owners: Annotated[int, typer.Option(min=1, help="How many owners: ps0, ps1 and so on.")] = 1,
+    trainers: Annotated[int, typer.Option(min=1, help="How many trainers: ranks 0, 1 and so on.")] = 1,
+    module: Annotated[bool, typer.Option("-m", "--module", help="The program is a module, as with python -m.")] = False,
+    imports: Annotated[
+        list[str] | None, typer.Option("--import", help="Modules of hosted classes, as for ps-service serve.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder in which each owner has one of its name, and goes on from it.")
+    ] = None,
+    http: Annotated[
+        str | None, typer.Option(help="Host and port of the page of ps0; that of ps1 is at the next port, and so on.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of ps0; that of ps1 is the next one. 0 takes free ones.")
+    ] = 0,
+    restarts: Annotated[
+        int,
+        typer.Option(min=0, help="How often each trainer that dies, and each owner with --data-dir, is started again."),
+    ] = 0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds for a trainer to end before it is killed.")] = 30.0,
+    file: Annotated[Path | None, typer.Option("--config", help="A TOML file with settings of owners.")] = None,
+    **flags: Any,
+) -> None:
+    """Runs owners and trainers on this machine, until all trainers have finished or one process has failed.
+
+    Each trainer runs the program, and finds its owners with tc.connect(), without an address:
+
+        ps-service run --owners 2 --trainers 4 --import my_models train.py --epochs 3
+
+    It has RANK, WORLD_SIZE and LOCAL_RANK in its environment, PS_ADDRESS for tc.connect(), and MASTER_ADDR and
+    MASTER_PORT, a free port, for torch.distributed. Every further option of `ps-service serve` that stands before the
+    program is one of each owner.
+
+    The exit status is that of the first process that fails. Ctrl-C and SIGTERM end the trainers, then the owners drain;
+    the second one kills all. No owner and no trainer is left, however this command ends.
+    """
+    if not module and not Path(program).is_file():
+        fail(f"there is no file {program}; for a module, give -m before its name")
+    flags |= {"imports": imports}
+    with reading("the configuration"):
+        # Whether there is such a device only torch knows, and each owner says.
+        checked = {name: value for name, value in flags.items() if name != "device"}
+        settings = config.load(file, **checked, data_dir=data_dir, http=http)
+    if settings.until_eof:
+        fail("until_eof would have the owners drain at once, because their standard input is empty")
+    if settings.log_format == "auto":  # behind a prefix no line is JSON
+        flags["log_format"] = "text"
+    common = [*flags_of(flags), *(["--config", str(file)] if file else [])]
+    each = [[*common, *own_flags(settings, number)] for number in range(owners)]
+    command = [sys.executable, *(["-m"] if module else []), program, *(arguments or [])]
+    plan = Plan(each, command, trainers, restarts, settings.data_dir is not None, grace, port)
+    try:
+        status = asyncio.run(_run(plan))
+    except OSError as error:
+        fail(str(error))
+    raise typer.Exit(status)
+
+
+async def _run(plan: Plan) -> int:
+    return await Job(plan, _tell).run()
+
+
+def own_flags(settings: config.OwnerConfig, number: int) -> list[str]:
+    """The options that only one of the owners has."""
+    http, folder = settings.http, settings.data_dir
+    if http:
+        host, _, port = http.rpartition(":")
+        http = f"{host}:{int(port) and int(port) + number}"
+    return flags_of({"http": http or None, "data_dir": folder and folder / f"ps{number}"})
+
+
+def _tell(text: str) -> None:
+    typer.secho(f"ps-service: {text}", err=True)
