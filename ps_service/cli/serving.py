@@ -76,9 +76,13 @@ async def _serve(server: Server, settings: OwnerConfig, watch: Watch | None) -> 
         server.engine.standing.lease(nothing)  # until it has joined
     replaced = asyncio.Event()
     server.when_replaced = replaced.set
-    if not await _start(server, stop):
+    # One that waits for its data directory, or for its group, may be asked to stop.
+    if not await _done(asyncio.create_task(server.start()), stop, lambda: server.is_waiting):
         return None
-    member = await _join(server, settings, told)
+    joining = asyncio.create_task(_join(server, settings, told))
+    if not await _done(joining, stop, lambda: True):
+        return None
+    member = joining.result()
     _tell(server, settings.name)
     if settings.data_dir is None:
         _log.info(
@@ -109,14 +113,14 @@ def _again(server: Server, settings: OwnerConfig, watch: Watch, stop: StopReques
     return begin
 
 
-async def _start(server: Server, stop: StopRequests) -> bool:
-    """Starts an owner. Returns false if it is asked to stop while it waits for its data directory."""
-    starting = asyncio.create_task(server.start())
-    await _first(asyncio.wait([starting]), stop.wait())
-    if server.is_waiting:
-        starting.cancel()
+async def _done(task: asyncio.Task[Any], stop: StopRequests, may_be_left: Callable[[], bool]) -> bool:
+    """Waits for a task, and raises what it raises. Returns false if the owner is asked to stop meanwhile; the task is
+    cancelled then, if it may be left."""
+    await _first(asyncio.wait([task]), stop.wait())
+    if stop.came and may_be_left():
+        task.cancel()
     try:
-        await starting
+        await task
     except asyncio.CancelledError:
         return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -16,6 +17,7 @@ import trainer_client as tc
 from ps_service.cli.serving import _tell
 from tests.forking.process import Forking
 from tests.owner_processes import forked_owners
+from tests.ports import ReservedPort
 
 SERVER: Any = SimpleNamespace(address="127.0.0.1:5", http_url="http://127.0.0.1:6")
 
@@ -64,6 +66,20 @@ async def test_one_that_has_one_does_not_say_so(forking: Forking, tmp_path: Path
         owner.process.terminate()
         _, lines = await owner.ended()
     assert not [line for line in lines if "lost" in line or "no --data-dir" in line]
+
+
+async def test_one_that_waits_for_its_group_can_be_stopped(forking: Forking) -> None:
+    port = ReservedPort()
+    options = ("--listen", "127.0.0.1:0", "--directory", port.address)
+    async with aclosing(await forking.begin("ps_service", "serve", *options, errors=True)) as process:
+        while b"has not been reached" not in (line := await process.stderr.readline()):
+            assert line, "it has ended"
+        process.terminate()
+        async with asyncio.timeout(15):  # it would wait for 30 s
+            said = [line async for line in process.stderr]
+            assert await process.wait() == 0
+        assert not any(b"Traceback" in line or b"cannot join" in line for line in said), said
+    port.close()
 
 
 async def test_full_collections_pass_over_what_an_owner_has_imported(forking: Forking) -> None:
