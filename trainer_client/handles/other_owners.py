@@ -231,6 +231,14 @@ class OtherOwners:
         """Where an owner is now. Raises if that cannot be found out."""
         if self.find_address is not None:
             return await found(self.find_address, owner)
+        address = await self._told(owner)
+        if self.candidates is not None:
+            # Those that were given may all be gone when that one is looked for again.
+            self.candidates.found[owner] = address
+        return address
+
+    async def _told(self, owner: str) -> str:
+        """Where an owner is, as another one says. Raises `UnavailableError` if none can be asked that knows."""
         request = LookupRequest(name=owner)
         known = dict.fromkeys([*([self.directory] if self.directory is not None else ()), *self._sessions.values()])
         for session in known:

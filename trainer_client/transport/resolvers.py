@@ -29,7 +29,8 @@ _FIND_SECONDS: Final = 10.0
 
 
 class Candidates:
-    """Addresses of which any may be right: those given, and of a host name all that DNS has for it.
+    """Addresses of which any may be right: where owners were found last, by their names; those given, and of a host
+    name all that DNS has for it.
 
     `next` gives one after the other, round and round.
     """
@@ -38,6 +39,7 @@ class Candidates:
         if not addresses:
             raise InvalidArgumentError("directory= needs the address of at least one owner")
         self.given: Final = [checked_address(each, may_be_name=False) for each in addresses]
+        self.found: Final[dict[str, str]] = {}
         self._left: list[str] = []
         self._hosts: dict[str, str] = {}
 
@@ -48,10 +50,10 @@ class Candidates:
 
     async def all(self) -> list[str]:
         """All addresses, each once."""
-        found = await asyncio.gather(*map(_looked_up, self.given))
-        for given, addresses in zip(self.given, found, strict=True):
+        looked_up = await asyncio.gather(*map(_looked_up, self.given))
+        for given, addresses in zip(self.given, looked_up, strict=True):
             self._hosts.update(dict.fromkeys(addresses, given.rpartition(":")[0] if [given] != addresses else ""))
-        return list(dict.fromkeys(address for addresses in found for address in addresses))
+        return list(dict.fromkeys([*self.found.values(), *(each for addresses in looked_up for each in addresses)]))
 
     def tls_of(self, address: str, tls: TLS | None) -> TLS | None:
         """How an address is reached that was given, or found under a name: certificates have the names of hosts."""

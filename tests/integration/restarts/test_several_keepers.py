@@ -127,17 +127,40 @@ async def test_keepers_move_and_die_while_trainers_train(keepers: Keepers) -> No
 
 async def test_a_keeper_that_starts_again_finds_one_that_has_moved_before(keepers: Keepers, tmp_path: Path) -> None:
     """Its data directory tells where, if no other keeper is left that could."""
-    await keepers.kill("ps0")
-    moved = await keepers.start("ps0")
-    async with asyncio.timeout(PATIENCE):
-        for pause in pauses(0.05):
-            if moved.address in Place.read(tmp_path / "ps1").keepers.values():
-                break
-            await asyncio.sleep(pause)
+    moved = await _moved(keepers, tmp_path / "ps1")
     await asyncio.gather(keepers.kill("ps1"), keepers.kill("ps2"))
     await keepers.start("ps1")
     async with tc.connect("ps0", "ps1", directory=moved.address) as ps:
         assert await (await ps.create(TALLY, 0, owner="ps1")).add(1) == 1
+
+
+async def test_a_trainer_remembers_where_a_keeper_went(keepers: Keepers, tmp_path: Path) -> None:
+    """Also while there is no majority, so that nobody can be asked, and where it was told to look is nobody."""
+    async with tc.connect("ps0", "ps1", directory=keepers.addresses) as ps:
+        trainer = await Trainer.begun(ps)
+        await _moved(keepers, tmp_path / "ps1")
+        await trainer.step(0)
+        await asyncio.gather(keepers.kill("ps1"), keepers.kill("ps2"))
+        async with asyncio.timeout(PATIENCE):
+            for pause in pauses(0.05):  # the one that has moved cuts off its trainers
+                if ps.sessions["ps0"].state == "disconnected":
+                    break
+                await asyncio.sleep(pause)
+        await keepers.start("ps1")
+        await trainer.step(1)
+        assert [bits(await net.state_dict()) for net in trainer.nets] == [bits(each) for each in trained_here(range(2))]
+
+
+async def _moved(keepers: Keepers, other: Path) -> OwnerProcess:
+    """The first keeper, at another address, which another one has noted in its data directory."""
+    await keepers.kill("ps0")
+    moved = await keepers.start("ps0")
+    async with asyncio.timeout(PATIENCE):
+        for pause in pauses(0.05):
+            if moved.address in Place.read(other).keepers.values():
+                break
+            await asyncio.sleep(pause)
+    return moved
 
 
 async def test_a_keeper_that_was_frozen_while_another_has_its_directory_grants_nothing(keepers: Keepers) -> None:
