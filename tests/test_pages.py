@@ -39,6 +39,7 @@ PAGES = sorted(
         "deploy/*.md",
         "deploy/*/*.md",
         "benchmarks/*.md",
+        "examples/*.md",
         "examples/*/*.md",
     )
     for path in ROOT.glob(pattern)
@@ -110,6 +111,27 @@ def test_lines_of_the_guide_are_short() -> None:
     for page in GUIDE.glob("*.md"):
         lines = page.read_text("utf-8").splitlines()
         assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == [], named(page)
+
+
+def test_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    """Each figure in bold is in the row that its command gives: `make bench ROWS=`, or a policy."""
+    section = (ROOT / "README.md").read_text("utf-8").partition("## What it is good for")[2].partition("\n## ")[0]
+    lines = (ROOT / "benchmarks" / "README.md").read_text("utf-8").splitlines()
+    measured = 0
+    for each in re.split(r"\n(?:- |\n)", section):
+        rows = re.findall(r"ROWS=(\w+)|`((?:Sync|Quorum)\([^`]*\))`", each)
+        found = "\n".join(
+            line for line in lines for row in rows if re.search(rf"\b{row[0]},? |`{re.escape(row[1])}`", line)
+        )
+        for figure in re.findall(r"\*\*([\d.]+)\b", each):
+            measured += 1
+            assert re.search(rf"\b{re.escape(figure)}\b", found), f"{figure} of {rows}"
+    assert measured >= 8
+
+
+def test_pages_of_the_guide_are_short() -> None:
+    lengths = {named(page): len(page.read_text("utf-8").splitlines()) for page in GUIDE.glob("*.md")}
+    assert {page: length for page, length in lengths.items() if length > 200} == {}
 
 
 # What pages name
