@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
 import re
 import runpy
 import tomllib
@@ -45,6 +46,7 @@ PAGES = sorted(
     for path in ROOT.glob(pattern)
 )
 GUIDE = ROOT / "docs" / "guide"
+SITE = ROOT / "docs" / "site"
 WRITTEN = [path for path in PAGES if path.name != "CHANGELOG.md"]
 """Pages that tell what is, and not what was."""
 
@@ -104,6 +106,21 @@ def test_every_key_of_unary_metadata_is_in_the_guide() -> None:
 def test_the_index_of_the_guide_has_every_page() -> None:
     index = (GUIDE / "README.md").read_text("utf-8")
     assert set(re.findall(r"\]\(([\w-]+\.md)\)", index)) == {each.name for each in GUIDE.glob("*.md")} - {"README.md"}
+
+
+def test_the_site_has_every_page_in_its_navigation() -> None:
+    listed = re.findall(r"^(?:.+<)?([\w/-]+)>?$", (SITE / "navigation.md").read_text("utf-8"), re.MULTILINE)
+    pages = [path.with_suffix("").relative_to(ROOT).as_posix() for path in PAGES]
+    assert sorted(set(pages) - {"README", "docs/tutorials/README", *listed}) == []
+    assert [name for name in listed if not any((ROOT / f"{name}.{end}").exists() for end in ("md", "rst"))] == []
+
+
+def test_the_site_has_a_picture_of_every_diagram() -> None:
+    pictures = {path.read_text("utf-8").partition("\n")[0] for path in SITE.glob("diagrams/*.svg")}
+    for page in PAGES:
+        for source in re.findall(r"^```mermaid\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            drawn = f"<!-- drawn from {hashlib.sha256(source.strip().encode()).hexdigest()} -->"
+            assert drawn in pictures, f"{named(page)}: run `python docs/site/draw.py`"
 
 
 def test_lines_of_the_guide_are_short() -> None:
