@@ -42,8 +42,8 @@ SEARCHES: Final = {
     "compression": "docs/compression",
     "TorchRec": "docs/guide/table-layers",
 }
-"""What somebody looks for, and the page about it, which has it in its title or in a heading: the search puts those of the
-guide first (`scorer.js`)."""
+"""What somebody looks for, and the page about it, which has it in its title or in a heading. The search puts pages of
+the guide first (`scorer.js`)."""
 
 
 class Links(HTMLParser):

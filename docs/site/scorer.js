@@ -1,10 +1,10 @@
-// What the search of the site puts first: pages of the guide before lists and histories with the same words.
-// The numbers below `score` are those of Sphinx.
+// What the search of the site puts first: pages for users before lists and histories with the same words.
+// The numbers below `score` are those of Sphinx, whose script declares the same variable.
 
-const Scorer = {
+var Scorer = {
   score: ([page, _title, _anchor, _text, score]) => {
-    if (/^(README|docs\/guide\/)/.test(page)) return score + 12;
-    if (/^(CHANGELOG|benchmarks\/|docs\/architecture|docs\/modules)/.test(page)) return score - 6;
+    if (/^(CHANGELOG|benchmarks\/|docs\/(architecture|modules|torch-functions)$)/.test(page)) return score - 6;
+    if (/^(README$|docs\/(guide\/)?[^/]+$)/.test(page)) return score + 12;
     return score;
   },
   objNameMatch: 11,
