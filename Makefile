@@ -49,6 +49,7 @@ token-vectors: $(READY)  ## Learn vectors of Python's identifiers in growing tab
 .PHONY: docs
 docs: $(DOCS_READY)  ## Make the site of the pages in out/docs, and check its links and its search
 	@echo "== $@"
+	@rm -rf out/docs
 	@$(BIN)/python -m sphinx -q -W --keep-going -c docs/site -d out/docs-cache . out/docs
 	@$(BIN)/python docs/site/check.py out/docs
 
