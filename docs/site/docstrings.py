@@ -39,6 +39,25 @@ MADE_BY_OURSELVES = {
 """Classes that programs do not make: the arguments of their constructors are of no interest."""
 
 
+INNER = {
+    "Pending": {"settled", "is_lazy", "hurry", "origin"},
+    "Context": {"attempt", "looked_up", "stepped", "steps", "root", "seeds"},
+    "DistributedOptimizer": {"remotes", "local", "scaled"},
+    "RRef": {"may_be_parameter"},
+    "RemoteObject": {"made_by", "given_by"},
+    "Replica": {"current"},
+}
+"""Attributes that other modules of the project use, and no program."""
+
+
+def without(lines: list[str], names: set[str]) -> list[str]:
+    """A docstring without these entries of the section on attributes."""
+    text = "\n".join(lines)
+    for name in names:
+        text = re.sub(rf"^    {name}: .*\n(?:     +\S.*\n?)*", "", text, flags=re.MULTILINE)
+    return re.sub(r"^Attributes:\n(?!    )", "", text, flags=re.MULTILINE).split("\n")
+
+
 def converted(lines: list[str]) -> list[str]:
     """A docstring as reStructuredText. A block is code if it is indented more than the text before it."""
     out: list[str] = []
@@ -81,7 +100,7 @@ def _code(code: str, before: str, behind: str) -> str:
 
 
 def convert(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = converted(lines)
+    lines[:] = converted(without(lines, INNER.get(name.rpartition(".")[2], set())))
 
 
 def shorten(
