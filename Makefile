@@ -15,6 +15,7 @@ COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose
 
 BIN := .venv/bin
 READY := .venv/.ready
+DOCS_READY := .venv/.docs
 PROTO_READY := .venv-proto/.ready
 SUITE_READY := .venv/.torch-suite
 TORCHREC_READY := .venv-torchrec/.ready
@@ -44,6 +45,13 @@ recommender-on-ray: $(RAY_READY)  ## Train the same on a Ray cluster of three ma
 .PHONY: token-vectors
 token-vectors: $(READY)  ## Learn vectors of Python's identifiers in growing tables (ARGS=...)
 	@exec $(BIN)/python -m examples.token_vectors $(ARGS)
+
+.PHONY: docs
+docs: $(DOCS_READY)  ## Make the site of the pages in out/docs, and check its links and its search
+	@echo "== $@"
+	@rm -rf out/docs
+	@$(BIN)/python -m sphinx -q -W --keep-going -c docs/site -d out/docs-cache . out/docs
+	@$(BIN)/python docs/site/check.py out/docs
 
 # Bytecode is kept for the many processes that import the same, also where the environment asks for none.
 .PHONY: test
@@ -165,6 +173,11 @@ $(READY): pyproject.toml constraints.txt
 	@echo "Installing the project and its tools into .venv (a few minutes the first time)"
 	@[[ -x $(BIN)/python ]] || $(PYTHON) -m venv .venv
 	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[server,compression,demo,test,dev]'
+	@touch $@
+
+$(DOCS_READY): pyproject.toml constraints.txt | $(READY)
+	@echo "Installing Sphinx into .venv"
+	@$(BIN)/python $(PIP_INSTALL) -c constraints.txt -e '.[docs]'
 	@touch $@
 
 $(SUITE_READY): tests/torch_suite/requirements.txt | $(READY)

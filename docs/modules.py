@@ -14,10 +14,10 @@ PACKAGES: Final = ("ps_wire", "ps_service", "trainer_client")
 _HEAD: Final = """\
 # Modules
 
-This page is written by `python docs/modules.py > docs/modules.md` (or `make pages`); a test holds it against the code.
-
 What each module does, in the words of its docstring. Which package may import which is shown in
 [architecture.md](architecture.md#layers).
+
+This page is written by `python docs/modules.py > docs/modules.md` (or `make pages`); a test holds it against the code.
 """
 
 

@@ -13,8 +13,10 @@ from ps_service.config import OwnerConfig
 _HEAD: Final = """\
 # Options
 
+All commands of `ps-service`, with their options, variables and defaults. `ps-service COMMAND --help` prints the same
+for one command, and `ps-service --version` the release.
+
 This page is written by `python docs/options.py > docs/options.md` (or `make pages`); a test holds it against the code.
-`ps-service COMMAND --help` prints the same for one command, and `ps-service --version` the release.
 
 """
 

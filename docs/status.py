@@ -42,10 +42,10 @@ _JSON: Final = {
 _HEAD: Final = """\
 # The status of an owner
 
-This page is written by `python docs/status.py > docs/status.md` (or `make pages`); a test holds it against the code.
-
 An owner describes itself in one form to all who ask: `await ps.status()` returns an `OwnerStatus`, and
 `ps-service status --json` prints the same as JSON. Numbers are numbers, sizes are in bytes, and times are in seconds.
+
+This page is written by `python docs/status.py > docs/status.md` (or `make pages`); a test holds it against the code.
 
 A request for the status does not count in what it reports: not as a request in flight, not as a call per second, and,
 if it comes from the command line, not as a session. It is answered by a thread of its own, however busy the owner is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
 import re
 import runpy
 import tomllib
@@ -39,11 +40,13 @@ PAGES = sorted(
         "deploy/*.md",
         "deploy/*/*.md",
         "benchmarks/*.md",
+        "examples/*.md",
         "examples/*/*.md",
     )
     for path in ROOT.glob(pattern)
 )
 GUIDE = ROOT / "docs" / "guide"
+SITE = ROOT / "docs" / "site"
 WRITTEN = [path for path in PAGES if path.name != "CHANGELOG.md"]
 """Pages that tell what is, and not what was."""
 
@@ -105,11 +108,47 @@ def test_the_index_of_the_guide_has_every_page() -> None:
     assert set(re.findall(r"\]\(([\w-]+\.md)\)", index)) == {each.name for each in GUIDE.glob("*.md")} - {"README.md"}
 
 
+def test_the_site_has_every_page_in_its_navigation() -> None:
+    listed = re.findall(r"^(?:.+<)?([\w/-]+)>?$", (SITE / "navigation.md").read_text("utf-8"), re.MULTILINE)
+    pages = [path.with_suffix("").relative_to(ROOT).as_posix() for path in PAGES]
+    assert sorted(set(pages) - {"README", "docs/tutorials/README", *listed}) == []
+    assert [name for name in listed if not any((ROOT / f"{name}.{end}").exists() for end in ("md", "rst"))] == []
+
+
+def test_the_site_has_a_picture_of_every_diagram() -> None:
+    pictures = {path.read_text("utf-8").partition("\n")[0] for path in SITE.glob("diagrams/*.svg")}
+    for page in PAGES:
+        for source in re.findall(r"^```mermaid\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL):
+            drawn = f"<!-- drawn from {hashlib.sha256(source.strip().encode()).hexdigest()} -->"
+            assert drawn in pictures, f"{named(page)}: run `python docs/site/draw.py`"
+
+
 def test_lines_of_the_guide_are_short() -> None:
     """All but rows of tables, which cannot be broken."""
     for page in GUIDE.glob("*.md"):
         lines = page.read_text("utf-8").splitlines()
         assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == [], named(page)
+
+
+def test_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    """Each figure in bold is in the row that its command gives: `make bench ROWS=`, or a policy."""
+    section = (ROOT / "README.md").read_text("utf-8").partition("## What it is good for")[2].partition("\n## ")[0]
+    lines = (ROOT / "benchmarks" / "README.md").read_text("utf-8").splitlines()
+    measured = 0
+    for each in re.split(r"\n(?:- |\n)", section):
+        rows = re.findall(r"ROWS=(\w+)|`((?:Sync|Quorum)\([^`]*\))`", each)
+        found = "\n".join(
+            line for line in lines for row in rows if re.search(rf"\b{row[0]},? |`{re.escape(row[1])}`", line)
+        )
+        for figure in re.findall(r"\*\*([\d.]+)\b", each):
+            measured += 1
+            assert re.search(rf"\b{re.escape(figure)}\b", found), f"{figure} of {rows}"
+    assert measured >= 8
+
+
+def test_pages_of_the_guide_are_short() -> None:
+    lengths = {named(page): len(page.read_text("utf-8").splitlines()) for page in GUIDE.glob("*.md")}
+    assert {page: length for page, length in lengths.items() if length > 200} == {}
 
 
 # What pages name

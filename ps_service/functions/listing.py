@@ -93,14 +93,14 @@ def _function(namespace: Any, name: str) -> Callable[..., Any] | None:
 _HEAD: Final = """\
 # Functions of torch by name
 
-This page is written by `python -m ps_service.functions > docs/torch-functions.md`; a test compares it with the code.
-
 Trainers may call the functions below on an owner by name (`ps.call(torch.add, x, 1)`), and the methods below on tensors
 that an owner keeps (`rref.rpc_sync().view(3, 2)`). A few functions of Python are among them (`builtins`). No other
 function of torch or Python can be called.
 `ps-service serve --torch-functions off|basic|all` chooses among them: none, those of the level `basic` (the
 default), or also those of the level `all`. A process that calls `init_rpc` offers those of the level `all`.
 Functions of your own, marked with `@remote`, are not affected.
+
+This page is written by `python -m ps_service.functions > docs/torch-functions.md`; a test compares it with the code.
 
 What holds for all of them:
 

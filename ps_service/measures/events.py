@@ -105,7 +105,7 @@ class Events:
         audit log, which has limits of its own.
 
         An event that may happen often is kept the first time that it is `alike`, and then the tenth, the hundredth and
-        so on. Its traceback is told the first time only.
+        so on. Only the first has its traceback.
         """
         # Exceptions and names come from trainers, and could change a terminal, or begin a line of their own.
         text = "".join(each if each.isprintable() else " " for each in text)

@@ -215,10 +215,20 @@ async def test_who_comes_later_may_leave_the_policy_out_but_not_change_it_or_its
 
 
 async def test_an_optimizer_with_a_policy_has_no_local_parameters() -> None:
+    refused = (
+        "an optimizer with a policy has all of its parameters on owners, and none here: leave out the tensors of this "
+        "process, and step them with an optimizer of torch"
+    )
     async with trainers(1, None) as (_, (one,)):
         parameters = [*one.nets[0].parameters(), nn.Parameter(torch.zeros(3))]
-        with pytest.raises(tc.errors.InvalidArgumentError, match="none here"):
+        with pytest.raises(tc.errors.InvalidArgumentError) as caught:
             await one.client.optimizer(optim.SGD, parameters, lr=0.1, policy=tc.policies.Sync(2))
+        assert str(caught.value) == refused
+    async with trainers(1, tc.policies.Sync(1)) as (_, (one,)):
+        parameters = [each for net in one.nets for each in net.parameters()]
+        with pytest.raises(tc.errors.InvalidArgumentError) as caught:
+            await one.client.optimizer(optim.SGD, [*parameters, nn.Parameter(torch.zeros(3))], lr=0.1, momentum=0.9)
+        assert str(caught.value) == f"this optimizer was made with a policy: {refused}"
 
 
 async def test_a_scaler_works_with_rounds() -> None:

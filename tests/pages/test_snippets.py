@@ -12,7 +12,7 @@ from tests.forking.process import AsyncForked
 from tests.pages.conftest import Start
 from tests.pages.snippets import ROOT, Page, Snippet, with_addresses
 
-APART = {"README.md", "other-languages.md", "production.md", "ray.md", "run.md"}
+APART = {"README.md", "other-languages.md", "production.md", "protect.md", "ray.md", "run.md"}
 """Pages of the guide that have no snippets, or only such as need a cluster, or have a test of their own."""
 
 GUIDE = sorted(f"docs/guide/{path.name}" for path in (ROOT / "docs" / "guide").glob("*.md") if path.name not in APART)

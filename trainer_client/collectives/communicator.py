@@ -50,7 +50,7 @@ class Communicator:
 
     The first failure ends the communicator for all members: one dies or leaves while others wait for it, does not come
     in time, cancels its call, or calls something else than the others. Calls that wait, and all later ones, raise an
-    error that names it. Those that are left make a communicator again, with the same name if they like.
+    error that names it. The remaining members can make a new communicator, also under the same name.
 
     Besides the errors listed with each method, all collectives raise:
 

@@ -18,7 +18,7 @@ from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Reply, Request
 from trainer_client.handles.handles import RemoteObject, handle_from
 from trainer_client.optimizers.layout import split_groups
-from trainer_client.optimizers.made import Made, compare, part_of, rounds_of
+from trainer_client.optimizers.made import ON_OWNERS_ONLY, Made, compare, part_of, rounds_of
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer
 from trainer_client.optimizers.results import all_of
@@ -61,7 +61,7 @@ async def create(
             raise InvalidArgumentError("with local parameters, give the optimizer's class instead of its name")
         local = LocalOptimizer(cls, local_groups, options, non_finite == "refuse")
     if policy is not None and (local is not None or not by_session):
-        raise InvalidArgumentError("an optimizer with a policy has all of its parameters on owners, and none here")
+        raise InvalidArgumentError(ON_OWNERS_ONLY)
     wanted = pb.OptimizerRequest(name=name, reads=READS[reads], non_finite=_NON_FINITE[non_finite], replace=replace)
     wanted.joins_with_step = not joins
     if by_session:  # a class for parameters of this process alone needs no name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_wire.errors import InvalidArgumentError, NameConflictError
 from trainer_client.optimizers import gone_back
@@ -29,6 +29,12 @@ class Made(NamedTuple):
     part: pb.PartState | None
 
 
+ON_OWNERS_ONLY: Final = (
+    "an optimizer with a policy has all of its parameters on owners, and none here: leave out the tensors of this "
+    "process, and step them with an optimizer of torch"
+)
+
+
 def rounds_of(
     made: Mapping[str, Made], remotes: Mapping[str, RemoteOptimizer], local: LocalOptimizer | None
 ) -> Rounds | None:
@@ -43,7 +49,7 @@ def rounds_of(
             "these owners have optimizers with policies over other owners; give this one another name"
         )
     if local is not None:
-        raise InvalidArgumentError("this optimizer has a policy on its owners, so it has no local parameters")
+        raise InvalidArgumentError(f"this optimizer was made with a policy: {ON_OWNERS_ONLY}")
     (owners,) = over
     first = made[owners[0]]
     return Rounds({owner: remotes[owner] for owner in owners}, first.epoch, first.handle.session.loop)

@@ -146,8 +146,8 @@ class TableContents:
         """All rows, in blocks of a few MiB, one owner after the other; two blocks are in memory at a time.
 
         Each block is as of one moment. Training goes on meanwhile: a row that exists all the time is there once, as it
-        was at some moment; one that comes or goes meanwhile may be there or not. The blocking client has the same with
-        `for`.
+        was at some moment; one that is added or removed meanwhile may be in it or not. The blocking client has the same
+        with `for`.
 
         Args:
             state: Whether what the optimizer keeps is wanted.
