@@ -14,14 +14,16 @@ import ps_wire  # noqa: F401  (before anybody imports grpc)
 
 if typing.TYPE_CHECKING:
     from ps_service.hosting.references import RRef
+    from ps_service.passes.table_refs import TableRef
     from ps_wire.codec.records import by_value
     from ps_wire.compression.registry import register_codec
     from ps_wire.decorators import async_execution, hosted, remote
 
-__all__ = ["RRef", "async_execution", "by_value", "hosted", "register_codec", "remote"]
+__all__ = ["RRef", "TableRef", "async_execution", "by_value", "hosted", "register_codec", "remote"]
 
 _HOMES: typing.Final = {
     "RRef": "ps_service.hosting.references",
+    "TableRef": "ps_service.passes.table_refs",
     "async_execution": "ps_wire.decorators",
     "by_value": "ps_wire.codec.records",
     "hosted": "ps_wire.decorators",

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ps_service import RRef, hosted, remote
+from tests.table_models import Scored, rows_of  # noqa: F401
 from trainer_client import rpc
 
 

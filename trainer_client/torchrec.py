@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.options import Initialisation, Uniform
+from ps_wire.tables.queries import Query, bags_query
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.tables.layers import unwrapped_table
-from trainer_client.tables.look_ups import Query, bags_query, look_up
+from trainer_client.tables.look_ups import look_up
+
+if TYPE_CHECKING:
+    from trainer_client.tables.table import Table
 
 try:
     from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType
@@ -135,7 +139,7 @@ class EmbeddingBagCollection(EmbeddingBagCollectionInterface):  # type: ignore[m
         loop = self._features[0][0]._loop
         return look_up(loop, self._queries(features), timeout, self._keyed)
 
-    def _queries(self, features: KeyedJaggedTensor) -> list[Query]:
+    def _queries(self, features: KeyedJaggedTensor) -> list[Query[Table]]:
         if not isinstance(features, KeyedJaggedTensor):
             raise InvalidArgumentError(
                 "a collection looks up the features of a KeyedJaggedTensor, KeyedJaggedTensor(names, ids, lengths=…), "

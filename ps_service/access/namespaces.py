@@ -49,9 +49,23 @@ def enter(namespace: str, may_leave: bool, operation: str, request: Any) -> None
         if namespace:
             request.name = f"{namespace}{SEPARATOR}{name}"
     elif namespace or not may_leave:
-        raise InvalidArgumentError(
-            f"{name!r} names another namespace: connect with namespace={of(name)!r}, and say {within(name)!r}"
-        )
+        raise _of_another(name)
+
+
+def full_name(namespace: str, may_leave: bool, name: str) -> str:
+    """A name with its namespace, for the registry, as `enter` makes it; one that has this namespace stays. Raises as
+    that."""
+    if SEPARATOR not in name:
+        return f"{namespace}{SEPARATOR}{name}" if namespace else name
+    if of(name) != namespace and (namespace or not may_leave):
+        raise _of_another(name)
+    return name
+
+
+def _of_another(name: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{name!r} names another namespace: connect with namespace={of(name)!r}, and say {within(name)!r}"
+    )
 
 
 def names_context(request: Message) -> bool:

@@ -5,7 +5,7 @@ Who puts an owner and a client together (the command line, `trainer_client.rpc`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from ps_wire.errors import ForeignHandleError, UnavailableError
 if TYPE_CHECKING:
     from ps_service.group.registers import Registers
     from ps_wire.refs import ContextId, Ref
+    from ps_wire.tables.queries import Asked, Described, Query
     from ps_wire.v1.operations_pb2 import Member, MembersReply, MembersRequest
 
 
@@ -49,6 +50,23 @@ class NestedPass(Protocol):
 
     def end(self, over: Over) -> None:
         """Ends the pass on the other owners, and tells them of other contexts that are over. Does not wait for them."""
+
+
+class TableElsewhere(Protocol):
+    """A table with rows on other owners, for code that this process hosts. Its settings are those of `HostedTable`."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    def look_up(
+        self,
+        make: Callable[[Described], Query[Any]],
+        own: str,
+        here: Callable[[Query[Any], Asked], torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """The result of the query that `make` makes, with the gradients of its pass. `here` answers what is asked of
+        this owner, which is `own`, if it has rows. Raises as `TableRef`, and `RowsMovedError`, with nothing asked, if
+        `here` does."""
 
 
 class Foreign(NamedTuple):
@@ -85,6 +103,15 @@ class Peers:
             f"the handle {ref} belongs to owner {ref.owner!r}, which cannot be found from here: "
             "start this owner with --directory"
         )
+
+    def table(self, name: str, owners: Sequence[str]) -> TableElsewhere:
+        """A table by its name with its namespace, of which some of these owners have rows, or have had some. Raises
+        `UnknownNameError` if none has."""
+        raise UnavailableError("this owner is in no group: start it with --directory")
+
+    def in_pass(self) -> bool:
+        """Whether the code that this thread runs has opened a pass of its own, or makes a nested one."""
+        return False
 
     def departing(self, value: Any, context: ContextId | None) -> RRef | Foreign | None:
         """The handle of a value among the results of hosted code; None if the value is no reference."""

@@ -41,7 +41,7 @@ class Found(NamedTuple):
 class Internals:
     """Finds the tensors of a module besides its parameters, and has the locks of its running statistics, by `id()` of
     the layer. `ends_histories` tells whether a call has stored a tensor with a history, and `has_references` whether
-    the module keeps a reference to another object, of this owner or another."""
+    the module keeps a reference to another object, of this owner or another, or a table."""
 
     def __init__(self, module: nn.Module) -> None:
         self.ends_histories = False
@@ -56,7 +56,9 @@ class Internals:
         self._places = [(held, name) for held in attributes for name, value in held.items() if _may_hold(name, value)]
         self._with_buffers = [held for held in attributes if "_buffers" in held]
         kept = chain.from_iterable(all_below(held[name], MOST, into_modules=False) for held, name in self._places)
-        self.has_references = any(hasattr(type(each), "local_value") for each in kept)
+        self.has_references = any(
+            hasattr(type(each), "local_value") or hasattr(type(each), "__ps_table__") for each in kept
+        )
 
     def end_histories(self, known: Container[int]) -> None:
         """Ends the histories of tensors that a run has stored in objects that all runs share, except those that are

@@ -41,6 +41,14 @@ class Borrower(Protocol):
     def sets_attribute(self) -> None:
         """Notes that the code sets an attribute of a module."""
 
+    @property
+    def records_look_ups(self) -> bool:
+        """Whether look-ups of its code in tables belong to a pass now."""
+
+    def looks_up(self, table: HostedObject, mark: int, ids: torch.Tensor) -> bool:
+        """Notes that the code looks up ids in a table of this owner, and whether that is recorded. The mark is that of
+        the owner in the routing. Raises `RowsMovedError` if rows of them have moved, or are about to."""
+
     def lift(self, pack: Any) -> bool:
         """Allows that hooks of saved tensors are disabled for a transform, if `pack`, the hook that was set last, is
         that of this call. Returns whether it is."""

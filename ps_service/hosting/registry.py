@@ -214,6 +214,10 @@ class Registry:
             close = hint(name, list(self._names))
             raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}{close}") from None
 
+    def under(self, name: str) -> HostedObject | None:
+        """The object of that name, if there is one, for code of the owner itself."""
+        return self._names.get(name)
+
     def find(self, ref: Ref) -> HostedObject:
         """The object that a handle in a request refers to. Raises as `look_up`, and `PermissionDeniedError` if it
         belongs to another identity than the sender."""

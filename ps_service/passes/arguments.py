@@ -17,6 +17,8 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import CallKey, ContextId, Ref
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ps_service.hosting.objects import HostedObject, Method
     from ps_service.passes.contexts import PassHost
     from ps_wire.v1.operations_pb2 import CallRequest
@@ -90,6 +92,8 @@ class Arguments:
         self._request = request
         self.has_handles = False
         self.handles: list[HostedObject] = []
+        # With a log, notes that rows of a table are looked up, and some may be added.
+        self.uses_rows: Callable[[HostedObject], None] | None = None
         # By the position of a result and the `id()` of its tensor, with that tensor, so that no `id()` is used again. A
         # function that makes the copies would refer to this object, and keep the result until a garbage collection.
         self._copies: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}

@@ -13,13 +13,14 @@ from torch._C._functorch import maybe_current_level
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd.graph import saved_tensors_hooks
 
-from ps_service.hosting.references import Borrower, binder
+from ps_service.hosting.references import binder
 from ps_service.memory.addresses import lies_in, memory_of, storage_of
 from ps_service.memory.held import Share, storages
 from ps_service.numerics import rng_states
 from ps_service.parameters.locks import WouldBlock
 from ps_service.passes import torch_patches
 from ps_service.passes.binding import results_in
+from ps_service.passes.looking_call import LookingCall
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch, unpack
 from ps_service.passes.turn_binding import TurnBinding
 from ps_service.passes.view_binding import ViewBinding
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from ps_service.passes.pass_values import PassValues
 
 
-class CallFrame(Borrower):
+class CallFrame(LookingCall):
     """The modules that one call uses: views that it shares with others, or modules that it has to itself meanwhile.
 
     The modules are in training mode if `training` is true, and in their own modes if it is None. Torch builds a graph
@@ -104,6 +105,8 @@ class CallFrame(Borrower):
         if torch.is_grad_enabled() is not self._grad_before:
             torch._C._set_grad_enabled(self._grad_before)
         binder.reset(self._token)
+        if self.tables and self.context is not None:
+            self.context.has_looked_up(self.tables)
         self._measured = None  # hooks of an open graph may refer to this frame, and must not to a view
         if self._bindings:
             self._settle(raised[0] is not None)

@@ -90,6 +90,7 @@ def _record_function(
     arguments, keep = asked.arguments, asked.keep
     context = engine.contexts.open(recording.context, recording.call.caller)
     call_frame = CallFrame(engine.parameter_locks, asked.training, recorded=True, code=function, held=context.held)
+    call_frame.context, call_frame.uses_rows = context, arguments.uses_rows
     with call_frame, context.calling(engine.membership, recording.place):
         args, kwargs = arguments.enter((asked.args, asked.kwargs))
         engine.parameter_locks.this_thread.nonblocking = False
@@ -153,6 +154,7 @@ def _call_module(engine: PassHost, target: HostedObject, code: str, asked: Invoc
         elif not call_frame.is_on_view:
             raise WouldBlock  # it may change the module, and must not begin twice
         if recorded:
+            call_frame.context, call_frame.uses_rows = context, arguments.uses_rows
             args, kwargs = arguments.enter((args, kwargs))
         began, stops = method.latency.begin(), WouldBlock.stops.count
         try:

@@ -58,6 +58,8 @@ class PassContext:
         self._door = threading.RLock()
         self._nested_pass: NestedPass | None = None
         self._records: dict[CallKey, Record] = {}
+        # Parameters of tables in which running calls have looked up that have no record yet.
+        self._looked_up: list[torch.Tensor] = []
         self._gradients = Gradients(Share(held))
         self._readings = FirstReadings()
         self._ended = False
@@ -97,6 +99,20 @@ class PassContext:
             self._records[call] = record
             self._readings.note(map(_parameter, record.leaves), record.steps)
 
+    def looks_up(self, parameter: torch.Tensor) -> None:
+        """Notes that the code of a call looks up in the table of a parameter, before its record is there."""
+        with self._lock:
+            if self._ended:
+                raise self._over()
+            self._looked_up.append(parameter)
+
+    def has_looked_up(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Such a call has its record now, or has failed."""
+        with self._lock:
+            for each in parameters:
+                place = next(i for i, other in enumerate(self._looked_up) if other is each)
+                del self._looked_up[place]
+
     def drop(self, call: CallKey) -> None:
         """Forgets a recorded call, of which its caller gets an error."""
         with self._lock:
@@ -107,7 +123,7 @@ class PassContext:
         with self._lock:
             if any(leaf.parameter is parameter for each in self._records.values() for leaf in each.leaves):
                 return True
-            return self._gradients.has(parameter)
+            return self._gradients.has(parameter) or any(each is parameter for each in self._looked_up)
 
     def uses_any(self, parameters: Mapping[int, torch.Tensor]) -> bool:
         """The same of one of some parameters, by the ids of their tensors."""

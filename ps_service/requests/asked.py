@@ -150,6 +150,9 @@ def canonical(value: Value) -> Value:
         case "slice":
             for name in ("start", "stop", "step"):
                 getattr(found.slice, name).CopyFrom(canonical(getattr(value.slice, name)))
+        case "table":
+            found.table.CopyFrom(value.table)
+            found.table.ClearField("owners")  # rows move
         case "record":
             found.record.class_name = value.record.class_name
             found.record.state.CopyFrom(canonical(value.record.state))

@@ -17,6 +17,7 @@ from ps_service.access.namespaces import within
 from ps_service.group.peers import Foreign
 from ps_service.passes import calls
 from ps_service.passes.arguments import Arguments
+from ps_service.requests import tables
 from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
 from ps_wire.codec.payload import Buffer, PayloadReader, PayloadWriter
@@ -166,6 +167,8 @@ class RequestContext:
         # Rows of tables are in the memory of the CPU, wherever modules are.
         device = _CPU if found is not None and found.is_table else None
         arguments = Arguments(self.engine, None if recording is None else recording.context, results, device)
+        if self.effects is not None:
+            arguments.uses_rows = self.effects.uses_rows
         has_args, has_kwargs = request.HasField("args"), request.HasField("kwargs")
         if not has_args and not has_kwargs:
             return arguments, (), {}
@@ -334,7 +337,8 @@ class RequestContext:
         handle = arguments.handle
         if self.effects is not None and self.effects.has_turn:
             handle = partial(_own, handle, self.engine.name)
-        return Decoder(self._reader, handle, arguments.tensor, named, arguments.result, once)
+        table = partial(tables.table, self.engine, self.trainer, self.asker, self.made_for is None, arguments)
+        return Decoder(self._reader, handle, arguments.tensor, named, arguments.result, once, table)
 
     def _reference(self, value: Any) -> Handle | None:
         context = self.recording.context if self.recording is not None else None

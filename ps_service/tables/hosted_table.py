@@ -64,6 +64,10 @@ class Wanted:
         if mark != self.mark:
             self.table.examine(mark, self.ids, self.table in going_on)
 
+    def found(self, recorded: bool) -> torch.Tensor:
+        """Looks it up."""
+        return self.table.found(self.ids, self.offsets, self.weights, self.given, recorded)
+
 
 class Restores:
     """Which restore puts rows into an owner's part of a table: the one that has begun last. Its number, which the first
@@ -181,20 +185,27 @@ class HostedTable(MovingTable):
             raise InvalidArgumentError("the parts of a look-up are a list")
         wanted = [Wanted(self, part, going_on) for part in parts]
         if recorded:  # who records it looks whether rows have moved meanwhile
-            return [each.table._found(each, recorded) for each in wanted]
-        found = [each.table._found(each, recorded) for each in wanted]
+            return [each.found(recorded) for each in wanted]
+        found = [each.found(recorded) for each in wanted]
         for each in wanted:
             if each.table.mark != each.mark:
                 each.table.examine(each.mark, each.ids)
         return found
 
-    def _found(self, wanted: Wanted, recorded: bool) -> torch.Tensor:
-        ids, offsets, weights = wanted.ids, wanted.offsets, wanted.weights
+    def found(
+        self,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        given: int,
+        recorded: bool,
+    ) -> torch.Tensor:
+        """Rows or sums of the rows of bags, of checked arguments as in a part of `look_up`; `given` ids were these."""
         if not recorded:
             return self.shard.look_up(ids, add=False) if offsets is None else self.shard.bag(ids, offsets, weights)
         found: torch.Tensor
         if offsets is None:
-            found = LookUp.apply(self.parameter, self.shard, ids, wanted.given)  # type: ignore[no-untyped-call]
+            found = LookUp.apply(self.parameter, self.shard, ids, given)  # type: ignore[no-untyped-call]
         else:
             found = Pool.apply(self.parameter, weights, self.shard, ids, offsets)  # type: ignore[no-untyped-call]
         return found

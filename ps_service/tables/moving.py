@@ -21,7 +21,7 @@ from ps_service.tables.slot_changes import SlotChanges, ids_between, rows_with
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.decorators import remote
 from ps_wire.errors import InvalidArgumentError, RowsMovedError
-from ps_wire.tables.routing import CLOSED, SLOTS, Routing, slots_of
+from ps_wire.tables.routing import CLOSED, LONGEST_CLOSED, SLOTS, Routing, slots_of
 
 if TYPE_CHECKING:
     from ps_service.tables.shard import Block, TableShard
@@ -31,9 +31,6 @@ PIECE_BYTES: Final = 4 << 20
 
 MOST_APPLIED: Final = 4096
 """The most passes of which is remembered that other owners have applied steps."""
-
-LONGEST_CLOSED: Final = 10.0
-"""The most seconds for which a table may be closed."""
 
 
 class Leaving:

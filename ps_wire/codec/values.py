@@ -16,7 +16,7 @@ from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_DEPTH
 from ps_wire.numbers import INT64
 from ps_wire.refs import Ref
-from ps_wire.v1.values_pb2 import Handle, Value
+from ps_wire.v1.values_pb2 import Handle, TableName, Value
 
 if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader, PayloadWriter
@@ -34,16 +34,16 @@ class Instead(NamedTuple):
 class Encoder:
     """Turns values into messages. The bytes of tensors go into the payload, or without one into the messages.
 
-    `on_other` returns what to send in the place of a value of another type: a handle, a value, or the position of a
-    result of an earlier call; None if it cannot be sent. With `once`, a tensor that occurs several times is sent once:
-    one `Decoder`, also with `once`, then has to read all messages, in their order. `tensors` are in the order in which
-    the receiver decodes them.
+    `on_other` returns what to send in the place of a value of another type: a handle, a table, a value, or the position
+    of a result of an earlier call; None if it cannot be sent. With `once`, a tensor that occurs several times is sent
+    once: one `Decoder`, also with `once`, then has to read all messages, in their order. `tensors` are in the order in
+    which the receiver decodes them.
     """
 
     def __init__(
         self,
         payload: PayloadWriter | None,
-        on_other: Callable[[Any], Handle | Instead | int | None] | None = None,
+        on_other: Callable[[Any], Handle | TableName | Instead | int | None] | None = None,
         once: bool = False,
     ) -> None:
         self._payload = payload
@@ -164,6 +164,8 @@ class Encoder:
             self.encode_into(message, instead.value, depth)
         elif isinstance(instead, int):
             message.result = instead
+        elif isinstance(instead, TableName):
+            message.table.CopyFrom(instead)
         else:
             message.handle.CopyFrom(instead)
 
@@ -172,8 +174,9 @@ class Decoder:
     """Turns messages into values. With `once`, a tensor may stand for one before it, also in an earlier message.
 
     `on_handle` returns the object to use for a handle; without it, that is a `Ref`. `on_tensor` returns the tensor to
-    use for one that came, and takes its `requires_grad` at the sender. `on_name` returns a function or class, and
-    `on_result` the value of a result by its position; without them, names and results are refused.
+    use for one that came, and takes its `requires_grad` at the sender. `on_name` returns a function or class,
+    `on_result` the value of a result by its position, and `on_table` what looks up in a table; without them, names,
+    results and tables are refused.
     """
 
     def __init__(
@@ -184,8 +187,10 @@ class Decoder:
         on_name: Callable[[str], Any] | None = None,
         on_result: Callable[[int], Any] | None = None,
         once: bool = False,
+        on_table: Callable[[TableName], Any] | None = None,
     ) -> None:
         self._payload = payload
+        self._on_table = on_table
         self._on_handle = on_handle
         self._on_tensor = on_tensor
         self._on_name = on_name
@@ -257,6 +262,13 @@ class Decoder:
                         "the value of a result is sent here, where only arguments of calls may be"
                     )
                 return self._on_result(message.result)
+            case "table":
+                if self._on_table is None:
+                    raise InvalidArgumentError(
+                        f"the table {message.table.name!r} is sent here, where only arguments of calls and "
+                        "constructors may be"
+                    )
+                return self._on_table(message.table)
             case "record":
                 return self._record(message, depth)
             case "same_tensor":

@@ -38,6 +38,9 @@ def slots_of(ids: torch.Tensor) -> torch.Tensor:
 CLOSED: Final = -1
 """The mark of a table that is closed for a moment, which no routing has."""
 
+LONGEST_CLOSED: Final = 10.0
+"""The most seconds for which a table may be closed."""
+
 _NO_MARKS: Final[Mapping[str, int]] = {}
 
 

@@ -200,8 +200,22 @@ class Record(_message.Message):
     state: Value
     def __init__(self, class_name: _Optional[str] = ..., state: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
 
+class TableName(_message.Message):
+    __slots__ = ("name", "dim", "dtype", "rows", "owners")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIM_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dim: int
+    dtype: DType
+    rows: int
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., dim: _Optional[int] = ..., dtype: _Optional[_Union[DType, str]] = ..., rows: _Optional[int] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Value(_message.Message):
-    __slots__ = ("none", "boolean", "integer", "big_integer", "floating", "text", "binary", "list", "tuple", "dict", "tensor", "sparse", "handle", "dtype", "device", "slice", "name", "record", "result", "same_tensor")
+    __slots__ = ("none", "boolean", "integer", "big_integer", "floating", "text", "binary", "list", "tuple", "dict", "tensor", "sparse", "handle", "dtype", "device", "slice", "name", "record", "result", "same_tensor", "table")
     NONE_FIELD_NUMBER: _ClassVar[int]
     BOOLEAN_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +236,7 @@ class Value(_message.Message):
     RECORD_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
     SAME_TENSOR_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     none: Nothing
     boolean: bool
     integer: int
@@ -242,4 +257,5 @@ class Value(_message.Message):
     record: Record
     result: int
     same_tensor: int
-    def __init__(self, none: _Optional[_Union[Nothing, _Mapping]] = ..., boolean: bool = ..., integer: _Optional[int] = ..., big_integer: _Optional[bytes] = ..., floating: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ..., list: _Optional[_Union[Sequence, _Mapping]] = ..., tuple: _Optional[_Union[Sequence, _Mapping]] = ..., dict: _Optional[_Union[Dict, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseTensor, _Mapping]] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ..., dtype: _Optional[_Union[DType, str]] = ..., device: _Optional[str] = ..., slice: _Optional[_Union[Slice, _Mapping]] = ..., name: _Optional[str] = ..., record: _Optional[_Union[Record, _Mapping]] = ..., result: _Optional[int] = ..., same_tensor: _Optional[int] = ...) -> None: ...
+    table: TableName
+    def __init__(self, none: _Optional[_Union[Nothing, _Mapping]] = ..., boolean: bool = ..., integer: _Optional[int] = ..., big_integer: _Optional[bytes] = ..., floating: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ..., list: _Optional[_Union[Sequence, _Mapping]] = ..., tuple: _Optional[_Union[Sequence, _Mapping]] = ..., dict: _Optional[_Union[Dict, _Mapping]] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., sparse: _Optional[_Union[SparseTensor, _Mapping]] = ..., handle: _Optional[_Union[Handle, _Mapping]] = ..., dtype: _Optional[_Union[DType, str]] = ..., device: _Optional[str] = ..., slice: _Optional[_Union[Slice, _Mapping]] = ..., name: _Optional[str] = ..., record: _Optional[_Union[Record, _Mapping]] = ..., result: _Optional[int] = ..., same_tensor: _Optional[int] = ..., table: _Optional[_Union[TableName, _Mapping]] = ...) -> None: ...

@@ -12,7 +12,7 @@ import ps_wire.errors
 import trainer_client
 
 OFFERED = {
-    "ps_service": ["RRef", "async_execution", "by_value", "hosted", "register_codec", "remote"],
+    "ps_service": ["RRef", "TableRef", "async_execution", "by_value", "hosted", "register_codec", "remote"],
     "trainer_client": [
         "TLS",
         "Client",

@@ -30,7 +30,7 @@ from trainer_client.session.watched import begin
 
 if TYPE_CHECKING:
     from ps_wire.runtime.failures import PassFailures
-    from ps_wire.v1.values_pb2 import Handle
+    from ps_wire.v1.values_pb2 import Handle, TableName
     from trainer_client.graph.nodes import Encode
     from trainer_client.graph.recorder import RecordingPass, Reserved
     from trainer_client.session.session import Session
@@ -154,7 +154,7 @@ class _Call:
             encoder.encode_into(request.kwargs, dict(self.kwargs))
         return payload, encoder.tensors
 
-    def _other(self, value: Any) -> Handle | Instead | int | None:
+    def _other(self, value: Any) -> Handle | TableName | Instead | int | None:
         """What is sent in the place of a value that the codec does not know."""
         if not isinstance(value, Pending):
             return handle_message(self.handles, self.context, value)

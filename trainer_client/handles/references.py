@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ps_wire.codec.payload import PayloadReader
-    from ps_wire.v1.values_pb2 import Handle
+    from ps_wire.v1.values_pb2 import Handle, TableName
     from trainer_client.graph.recorder import RecordedCall, RecordingPass
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest
@@ -227,13 +227,15 @@ def receive(session: Session, recorded: RecordedCall | None, held: object, reply
     return mapped(value, lambda tensor: by_id.get(id(tensor), tensor))
 
 
-def handle_message(found: list[RRef], context: RecordingPass | None, value: Any) -> Handle | None:
-    """The message for a handle among the arguments of a call, which is appended to `found`; None for other values."""
+def handle_message(found: list[RRef], context: RecordingPass | None, value: Any) -> Handle | TableName | None:
+    """The message for a handle among the arguments of a call, which is appended to `found`, or for a table; None for
+    other values."""
     if not isinstance(value, RRef):
         # Objects that wrap a handle have this attribute.
         behind = getattr(value, "__ps_handle__", None)
         if behind is None:
-            return None
+            table = getattr(value, "__ps_table__", None)
+            return None if table is None else table()
         value = behind()
     found.append(value)
     message: Handle = value.ref.to_message()

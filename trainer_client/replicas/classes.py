@@ -25,8 +25,16 @@ class MadeBy(NamedTuple):
 
     @classmethod
     def of(cls, made: type | str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> MadeBy | None:
-        """The same, if the arguments are plain values. Tensors are not kept."""
-        return None if any(True for _ in tensors_in((args, dict(kwargs)))) else cls(made, args, kwargs)
+        """The same, if the arguments are plain values, or tables. Tensors are not kept."""
+        if any(True for _ in tensors_in((args, dict(kwargs)))):
+            return None
+        return cls(made, tuple(map(_local, args)), {name: _local(each) for name, each in kwargs.items()})
+
+
+def _local(value: Any) -> Any:
+    """What a module of this process gets in the place of an argument: look-ups in a table wait, as on an owner."""
+    behind = getattr(value, "__ps_local__", None)
+    return value if behind is None else behind()
 
 
 def local_module(made_by: MadeBy | None, factory: Factory | None, class_name: str) -> nn.Module:

@@ -17,10 +17,11 @@ from ps_service.hosting.references import RRef as HostedRRef
 from ps_service.parameters.locks import WouldBlock
 from ps_wire.v1.operations_pb2 import LookupRequest, Member, MembersReply, MembersRequest
 from trainer_client.contexts.context import Context
-from trainer_client.graph.current import inside
+from trainer_client.graph.current import current_context, inside
 from trainer_client.graph.running_backward import RunningBackward, first_failure
 from trainer_client.pending import Pending
 from trainer_client.rpc.rref import RRef
+from trainer_client.rpc.tables import SharedTable, find
 
 if TYPE_CHECKING:
     from ps_wire.refs import ContextId, Ref
@@ -115,6 +116,13 @@ class GroupPeers(Peers):
             # The caller continues the backward on the object's owner after the backward of all its uses.
             handle.mark(history, torch.empty(0, requires_grad=True))
         return RRef.of_handle(handle)
+
+    def table(self, name: str, owners: Sequence[str]) -> SharedTable:
+        self._check_thread()
+        return find(self._agent.loop, self._agent.client.others, name, owners)
+
+    def in_pass(self) -> bool:
+        return current_context() is not None
 
     def departing(self, value: Any, context: ContextId | None) -> HostedRRef | Foreign | None:
         if isinstance(value, HostedRRef):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -12,16 +12,17 @@ import torch
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError, RowsMovedError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.runtime.threads import BLOCKING
+from ps_wire.tables.bags import checked_ids
 from ps_wire.tables.names import EVICT
 from ps_wire.tables.options import RowOptimizer, from_plain
 from trainer_client.pending import Joined, Pending
-from trainer_client.tables.bags import checked_ids
 from trainer_client.tables.files import Block, Format, PartsReader, PartsWriter
 from trainer_client.tables.following import MOST_REPEATS, Everywhere, Follower
 
 if TYPE_CHECKING:
     from ps_wire.compression.choice import Choice
     from ps_wire.tables.routing import Routing
+    from trainer_client.contexts.closing import Part
     from trainer_client.handles.handles import RemoteObject
     from trainer_client.optimizers.optimizer import DistributedOptimizer
 
@@ -69,6 +70,11 @@ class TableContents:
         self.known_shards = dict(shards)
         self.follower: Follower
         self._loop = next(iter(self.shards.values())).session.loop
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The parts of its optimizer, for passes that look up in it."""
+        return self.optimizer.parts
 
     def size(self) -> Pending[int]:
         """The number of rows that exist on all owners."""

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ps_wire.errors import InvalidArgumentError
-from trainer_client.tables.bags import check_mode
+from ps_wire.tables.bags import check_mode
 from trainer_client.tables.table import Table
 
 if TYPE_CHECKING:

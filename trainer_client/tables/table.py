@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
+from ps_wire.codec.dtypes import to_wire
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.tables.names import ROWS
+from ps_wire.tables.queries import bags_query, rows_query
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
+from ps_wire.v1.values_pb2 import TableName
 from trainer_client.handles.parameters import RemoteParameter, RowParameter
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.tables.contents import TableContents
-from trainer_client.tables.look_ups import bags_query, look_up, rows_query
+from trainer_client.tables.look_ups import look_up
+from trainer_client.tables.waiting import WaitingTable
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -52,8 +56,8 @@ class Table(TableContents):
     """Removes the table from all owners that its client knows."""
 
     instead_of_sending: Final = (
-        "hosted code does not look up in tables. Look up here and send the rows, `await net(await items(ids))`; or run "
-        "the module here, as a replica that gets trainer_client.nn.EmbeddingBag(items) as a layer"
+        "a table can be an argument of calls and constructors, ps.module(Net, items), whose code looks up in it. A "
+        "layer over it cannot: give the table itself, or run the module here, as a replica that gets the layer"
     )
     """What to do where a table is the argument of a call, for messages."""
 
@@ -139,6 +143,15 @@ class Table(TableContents):
             UnknownNameError: An owner does not have it any more.
         """
         return Pending.run(self._loop, self.removed())
+
+    def __ps_table__(self) -> TableName:
+        name = TableName(name=self.name, dim=self.dim, dtype=to_wire(self.dtype), owners=self.owners)
+        if self.rows is not None:
+            name.rows = self.rows
+        return name
+
+    def __ps_local__(self) -> WaitingTable:
+        return WaitingTable(self)
 
     def __ps_objects__(self) -> NoReturn:
         raise InvalidArgumentError(f"the rows of {self!r} move with rebalance() and drain()")

@@ -11,9 +11,22 @@ import torch
 import trainer_client as tc
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.values_pb2 import DType, TableName
 from tests.attack.attack import attack
 from tests.attack.scene import Scene
 from tests.integration.support import COUNTER
+from tests.table_models import rows_of
+
+
+class Forged:
+    """Is sent as a table of some name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __ps_table__(self) -> TableName:
+        return TableName(name=self.name, dim=2, dtype=DType.DTYPE_FLOAT32)
+
 
 ODD_NAMES = (
     *("ads::net", "::ads::net", "ads::", "::net", "default::ads::net", "search::ads::net", "ads::ads::net"),
@@ -99,6 +112,8 @@ async def use_a_table_of_another_namespace(at: Scene) -> None:
     for name in ("ads::users", "../users", "ads::users.optimizer", "::users"):
         await at.refused(sam.attach(name), f"attach {name!r}", tc.PsError, ValueError)
         await at.refused(sam.delete(name), f"delete {name!r}", tc.PsError, ValueError)
+        looked_up = sam.call(rows_of, Forged(name), torch.tensor([7]))
+        await at.refused(looked_up, f"look up in {name!r} in hosted code", tc.PsError, ValueError)
     at.tried += 1
     await sam.table("users", dim=3, optimizer=tc.tables.SGD(lr=0.1))
     tables = sorted((each.name, each.dim) for each in (await anna.status()).tables)

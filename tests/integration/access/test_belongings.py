@@ -25,9 +25,19 @@ from ps_wire.v1.operations_pb2 import (
     StateRequest,
     StepRequest,
 )
+from ps_wire.v1.values_pb2 import DType, TableName
 from tests.integration.access.identities import Identities
 from tests.integration.support import COUNTER, HandMade
 from trainer_client.transport.grpc_stream import GrpcConnector
+
+SCORED = "tests.table_models.Scored"
+
+
+class Forged:
+    """Is sent as the table of another team."""
+
+    def __ps_table__(self) -> TableName:
+        return TableName(name="search::users", dim=4, dtype=DType.DTYPE_FLOAT32)
 
 
 @pytest.fixture
@@ -101,6 +111,10 @@ async def test_teams_have_names_of_their_own(two_teams: Server, identities: Iden
         tables = [await each.table("users", dim=4, optimizer=tc.tables.SGD(lr=0.1)) for each in (anna, sam)]
         rows = [await each(torch.tensor([7])) for each in tables]
         assert [each.shape for each in rows] == [(1, 4), (1, 4)]
+        scored = await anna.module(SCORED, tables[0], 4)
+        assert torch.equal(await scored(torch.tensor([7])), await scored.of_rows(rows[0]))
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"'search::users' names another namespace"):
+            await anna.module(SCORED, Forged(), 4)
         assert {each.name for each in two_teams.engine.registry.objects()} >= {
             *("ads::net", "search::net", "ads::users", "search::users", "ads::net.optimizer"),
         }

@@ -75,13 +75,17 @@ async def test_arguments_of_bags_that_there_are_not(ps: tc.Client) -> None:
         await ps.look_up({items: {"ids": IDS, "table": items}})
 
 
-async def test_a_table_as_an_argument_says_how_to_look_up_for_hosted_code(ps: tc.Client) -> None:
+async def test_a_layer_over_a_table_as_an_argument_says_how_hosted_code_looks_up(ps: tc.Client) -> None:
     items, net = await ps.table("items", 2), await ps.module(nn.Linear, 2, 1, name="net")
-    for given in (items, EmbeddingBag(items)):
-        with pytest.raises(
-            tc.errors.InvalidArgumentError, match=r"cannot be sent: .*await net\(await items\(ids\)\).*replica"
-        ):
-            await net(given)
+    with pytest.raises(
+        tc.errors.InvalidArgumentError,
+        match=r"EmbeddingBag cannot be sent: a table can be an argument of calls and constructors, "
+        r"ps\.module\(Net, items\), whose code looks up in it\. A layer over it cannot: give the table itself, or run "
+        r"the module here, as a replica that gets the layer",
+    ):
+        await net(EmbeddingBag(items))
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"Linear takes tensors, .*, not a TableRef"):
+        await net(items)
 
 
 def test_modules_of_torchs_names_come_with_the_package_and_methods_of_clients_are_named() -> None:

@@ -150,7 +150,7 @@ async def test_a_look_up_during_which_a_table_is_closed_is_repeated(
     """Who closes the table may not see that its rows are used, so they must not be."""
     ps, _ = trio
     items = await table_of(ps, "items", owners=["ps0"])
-    found, calls = HostedTable._found, []
+    found, calls = HostedTable.found, []
 
     def close(table: HostedTable, *args: Any) -> torch.Tensor:
         rows = found(table, *args)
@@ -160,7 +160,7 @@ async def test_a_look_up_during_which_a_table_is_closed_is_repeated(
             table.close("a move", 0.05)
         return rows
 
-    monkeypatch.setattr(HostedTable, "_found", close)
+    monkeypatch.setattr(HostedTable, "found", close)
     if recorded:
         await train(ps, items, drawn(1))
         assert len(calls) == 3

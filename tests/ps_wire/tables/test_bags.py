@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ps_wire.tables.bags import Bags, make_bags
 from ps_wire.tables.routing import Routing, slots_of
-from trainer_client.tables.bags import Bags, make_bags
 
 _lists = st.lists(st.lists(st.integers(-3, 3), max_size=4), max_size=6)
 
