@@ -22,13 +22,13 @@ class Points(NamedTuple):
     """Points that follow each other, by column. Each stands for values that followed each other.
 
     They were reported for the versions `first_version` to `last_version`, the last of them at the Unix time
-    `time_seconds`. `count` of them were finite, and have this `mean`, from `low` to `high`; NaN if there was none.
-    `not_finite` counts those that were NaN or infinite, which count nowhere else.
+    `time_seconds`. `finite` counts those that are finite numbers. They have this `mean`, and are from `low` to `high`:
+    NaN, if there are none. `not_finite` counts the others, NaN and infinity, which count nowhere else.
     """
 
     first_version: Sequence[int]
     last_version: Sequence[int]
-    count: Sequence[int]
+    finite: Sequence[int]
     not_finite: Sequence[int]
     mean: Sequence[float]
     low: Sequence[float]

@@ -1550,7 +1550,7 @@ class HistoryRequest(_message.Message):
     def __init__(self, after: _Optional[int] = ..., with_curves: bool = ..., curves: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class Curve(_message.Message):
-    __slots__ = ("number", "optimizer", "class_name", "name", "seen", "width", "start", "first_version", "last_version", "count", "not_finite", "mean", "low", "high", "time_seconds")
+    __slots__ = ("number", "optimizer", "class_name", "name", "seen", "width", "start", "first_version", "last_version", "finite", "not_finite", "mean", "low", "high", "time_seconds")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -1560,7 +1560,7 @@ class Curve(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     FIRST_VERSION_FIELD_NUMBER: _ClassVar[int]
     LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FINITE_FIELD_NUMBER: _ClassVar[int]
     NOT_FINITE_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
     LOW_FIELD_NUMBER: _ClassVar[int]
@@ -1575,13 +1575,13 @@ class Curve(_message.Message):
     start: int
     first_version: _containers.RepeatedScalarFieldContainer[int]
     last_version: _containers.RepeatedScalarFieldContainer[int]
-    count: _containers.RepeatedScalarFieldContainer[int]
+    finite: _containers.RepeatedScalarFieldContainer[int]
     not_finite: _containers.RepeatedScalarFieldContainer[int]
     mean: _containers.RepeatedScalarFieldContainer[float]
     low: _containers.RepeatedScalarFieldContainer[float]
     high: _containers.RepeatedScalarFieldContainer[float]
     time_seconds: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, number: _Optional[int] = ..., optimizer: _Optional[str] = ..., class_name: _Optional[str] = ..., name: _Optional[str] = ..., seen: _Optional[int] = ..., width: _Optional[int] = ..., start: _Optional[int] = ..., first_version: _Optional[_Iterable[int]] = ..., last_version: _Optional[_Iterable[int]] = ..., count: _Optional[_Iterable[int]] = ..., not_finite: _Optional[_Iterable[int]] = ..., mean: _Optional[_Iterable[float]] = ..., low: _Optional[_Iterable[float]] = ..., high: _Optional[_Iterable[float]] = ..., time_seconds: _Optional[_Iterable[float]] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., optimizer: _Optional[str] = ..., class_name: _Optional[str] = ..., name: _Optional[str] = ..., seen: _Optional[int] = ..., width: _Optional[int] = ..., start: _Optional[int] = ..., first_version: _Optional[_Iterable[int]] = ..., last_version: _Optional[_Iterable[int]] = ..., finite: _Optional[_Iterable[int]] = ..., not_finite: _Optional[_Iterable[int]] = ..., mean: _Optional[_Iterable[float]] = ..., low: _Optional[_Iterable[float]] = ..., high: _Optional[_Iterable[float]] = ..., time_seconds: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class OperationSample(_message.Message):
     __slots__ = ("name", "errors", "durations")

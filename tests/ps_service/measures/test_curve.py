@@ -40,17 +40,17 @@ def test_nothing_is_lost_however_often_points_are_merged(values: list[float]) ->
     curve = made(values)
     points = curve.points()
     finite = [value for value in values if math.isfinite(value)]
-    assert sum(points.count) == len(finite)
-    assert sum(points.count) + sum(points.not_finite) == curve.seen == len(values)
+    assert sum(points.finite) == len(finite)
+    assert sum(points.finite) + sum(points.not_finite) == curve.seen == len(values)
     assert min((low for low in points.low if low == low), default=None) == min(finite, default=None)
     assert max((high for high in points.high if high == high), default=None) == max(finite, default=None)
     exact = sum(map(Fraction, finite), Fraction())
     found = sum(
-        (Fraction(mean) * count for mean, count in zip(points.mean, points.count, strict=True) if count), Fraction()
+        (Fraction(mean) * count for mean, count in zip(points.mean, points.finite, strict=True) if count), Fraction()
     )
     largest = max(map(abs, finite), default=0.0)
     assert abs(found - exact) <= Fraction(largest) * len(values) * Fraction(1e-12)
-    for mean, low, high, count in zip(points.mean, points.low, points.high, points.count, strict=True):
+    for mean, low, high, count in zip(points.mean, points.low, points.high, points.finite, strict=True):
         assert low <= mean <= high if count else math.isnan(mean) and math.isnan(low) and math.isnan(high)
 
 
@@ -58,9 +58,9 @@ def test_nothing_is_lost_however_often_points_are_merged(values: list[float]) ->
 def test_it_is_bounded_and_every_point_stands_for_as_many_values(values: list[float]) -> None:
     curve = made(values)
     points = curve.points()
-    assert len(curve) == len(points.count) <= MOST_POINTS
+    assert len(curve) == len(points.finite) <= MOST_POINTS
     assert len(values) < MOST_POINTS or len(curve) >= MOST_POINTS // 2
-    of_each = [count + rest for count, rest in zip(points.count, points.not_finite, strict=True)]
+    of_each = [count + rest for count, rest in zip(points.finite, points.not_finite, strict=True)]
     assert set(of_each[:-1]) <= {curve.width} and 1 <= of_each[-1] <= curve.width
     for index, (first, last, at) in enumerate(
         zip(points.first_version, points.last_version, points.time_seconds, strict=True)
@@ -102,7 +102,7 @@ def test_the_largest_and_the_smallest_numbers_have_a_mean() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_a_gap_of_its_own(value: float) -> None:
     points = made([1.0, value, 3.0]).points()
-    assert (list(points.count), list(points.not_finite)) == ([1, 0, 1], [0, 1, 0])
+    assert (list(points.finite), list(points.not_finite)) == ([1, 0, 1], [0, 1, 0])
     assert points.mean[0] == 1.0 and math.isnan(points.mean[1]) and points.mean[2] == 3.0
     assert list(points.first_version) == [1, 2, 3]
 
