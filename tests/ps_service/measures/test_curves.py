@@ -91,10 +91,10 @@ def test_only_what_is_new_is_told() -> None:
 
 def test_of_other_namespaces_nothing_is_told() -> None:
     curves = Curves()
-    for name in ("team/net.optimizer", "net.optimizer"):
+    for name in ("team::net.optimizer", "net.optimizer"):
         of(curves, name).add(1, {"loss": 1.0})
-    found = curves.news({}, lambda name: name.startswith("team/"))
-    assert [each.optimizer for each in found.fresh] == ["team/net.optimizer"] and len(found.numbers) == 1
+    found = curves.news({}, lambda name: name.startswith("team::"))
+    assert [each.optimizer for each in found.fresh] == ["team::net.optimizer"] and len(found.numbers) == 1
 
 
 def test_the_bounds_are_what_the_page_says() -> None:

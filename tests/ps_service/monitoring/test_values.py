@@ -19,10 +19,14 @@ from ps_service.measures.curve import MOST_POINTS
 from ps_service.monitoring.watched_owner import WatchedOwner
 from ps_service.requests.reporting import write_curves
 from ps_service.server import Server
-from ps_wire.v1.operations_pb2 import HistoryReply
+from ps_wire.v1.operations_pb2 import HistoryReply, HistoryRequest
 from tests.integration.access.identities import Identities
 from tests.ps_service.monitoring.curves import of
 from tests.ps_service.monitoring.test_page import messages, text_of, until
+from trainer_client.rpc.current import set_agent
+from trainer_client.rpc.joining import join
+from trainer_client.session.settings import Settings
+from trainer_client.transport.channels import UnaryRequests
 
 HERE = "127.0.0.1:0"
 X = torch.ones(1, 2)
@@ -142,7 +146,7 @@ async def test_names_are_no_formulas_in_a_file(http: aiohttp.ClientSession, serv
 
 async def test_who_may_read_the_page_may_read_the_values(http: aiohttp.ClientSession, tmp_path: Path) -> None:
     identities = Identities(tmp_path)
-    identities.add("other", "reader", namespace="team")
+    identities.add("other", namespaces=(("team", ("reader",)),))
     async with identities.serving(http=HERE) as server:
         of(server.engine.curves, "sgd").add(1, {"loss": 1.0})
         for path in ("/", "/values.json", "/values.csv"):
@@ -150,6 +154,44 @@ async def test_who_may_read_the_page_may_read_the_values(http: aiohttp.ClientSes
                 headers = {"Authorization": f"Bearer {identities.tokens[name]}"} if name else {}
                 async with http.get(f"http://{server.http_address}{path}", headers=headers) as response:
                     assert response.status == status, (path, name)
+
+
+async def test_an_identity_of_a_namespace_is_told_of_its_own_curves(tmp_path: Path) -> None:
+    identities = Identities(tmp_path)
+    token = identities.add("other", namespaces=(("team", ("reader",)),))
+    async with identities.serving() as server:
+        for name in ("sgd", "team::sgd", ""):
+            of(server.engine.curves, name).add(1, {"loss": 1.0})
+        found = []
+        for namespace, own in (("team", token), ("", identities.tokens["reader"]), ("", identities.tokens["admin"])):
+            unary = UnaryRequests(token=own, namespace=namespace)
+            reply = await unary.ask(server.address, "History", HistoryRequest(with_curves=True), 20.0)
+            found.append([each.optimizer for each in reply.curves])
+            assert len(reply.curve_numbers) == len(reply.curves)
+            assert not (await unary.ask(server.address, "History", HistoryRequest(), 20.0)).curve_numbers
+            await unary.close()
+        assert found == [["team::sgd"], ["sgd"], ["sgd", "team::sgd", ""]]
+
+
+async def test_curves_of_all_owners_of_a_group_are_told(http: aiohttp.ClientSession) -> None:
+    first, second = Server(Engine("ps0")), Server(Engine("ps1"), http=HERE)
+    members = []
+    try:
+        for server in (first, second):
+            await server.start()
+            members.append(await join(server, Settings(), first.address if server is second else ""))
+        for server in (first, second):
+            of(server.engine.curves, "sgd").add(1, {server.engine.name: 1.0})
+        async with http.get(f"http://{second.http_address}/messages") as response:
+            stream, found = messages(response), set[str]()
+            while found < {"ps0", "ps1"}:
+                found |= (await until(stream, "curves"))["curves"].keys()
+        told = json.loads(await text_of(http, second, "/values.json"))
+        assert [(each["owner"], each["value"]) for each in told["values"]] == [("ps1", "ps1"), ("ps0", "ps0")]
+    finally:
+        for member in reversed(members):
+            await member.leave(0.0)
+        set_agent(None)
 
 
 def test_a_watched_owner_forgets_curves_that_have_gone_and_those_of_an_earlier_start() -> None:
