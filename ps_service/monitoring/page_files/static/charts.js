@@ -4,7 +4,7 @@
 import { clock, span } from "./formats.js";
 
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3], [12, 4], [3, 6]];
-const COLOURS = 6;
+export const COLOURS = 6;
 const FEW = 30; // so few points of a line are drawn as points, too
 const LATE_SECONDS = 4; // a value of now may be so old; an older one is told with its age
 const WHOLE = Array.from({ length: 36 }, (_, power) => [1, 2, 5][power % 3] * 10 ** Math.floor(power / 3)); // of versions

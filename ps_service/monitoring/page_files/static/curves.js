@@ -68,7 +68,8 @@ export function told(curve, version) {
   let index = points.length - 1;
   if (version !== null) {
     if (!points.length || version < points[0][FIRST]) return { value: NONE, detail: "not begun" };
-    if (version > points[points.length - 1][LAST]) return { value: NONE, detail: `ended at version ${count(points[points.length - 1][LAST])}` };
+    const last = points[index][LAST];
+    if (version > last) return { value: NONE, detail: `${curve.ended ? "ended" : "is"} at version ${count(last)}` };
     let low = 0;
     while (low < index) {
       const middle = (low + index) >> 1;

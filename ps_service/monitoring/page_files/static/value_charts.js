@@ -1,6 +1,6 @@
 // The charts of what trainers report: one for each value, with a line for each optimizer, over the versions of these.
 
-import { Chart } from "./charts.js";
+import { Chart, COLOURS } from "./charts.js";
 import { labelled, line, summary, told } from "./curves.js";
 import { count, plural, short, value } from "./formats.js";
 
@@ -91,9 +91,12 @@ export class ValueCharts {
     }
     chart.root.querySelector("figcaption span").textContent = this.log.checked && !isLog ? "not all positive: linear scale" : "mean and range, by version";
     const [xs, ...columns] = uPlot.join(curves.map(line));
+    // An optimizer has the same colour in all charts, unless another one of this chart has it, too.
+    const colours = curves.map((curve) => labels.indexOf(curve.label) % COLOURS);
+    const areOwn = new Set(colours).size === colours.length;
     const series = curves.map((curve, index) => ({
       label: curve.label,
-      colour: labels.indexOf(curve.label),
+      colour: areOwn ? colours[index] : index,
       values: columns[3 * index],
       low: columns[3 * index + 1],
       high: columns[3 * index + 2],
