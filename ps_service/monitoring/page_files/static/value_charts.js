@@ -20,7 +20,7 @@ export class ValueCharts {
     this.place = byId("value-charts");
     this.template = byId("value-chart");
     this.owners = [];
-    this.drawn = ""; // what of
+    this.drawn = ""; // the choices that are drawn, and how often the curves of each owner had changed
     for (const each of [this.value, this.optimizer, this.log]) each.addEventListener("change", () => this.show(this.owners));
   }
 
