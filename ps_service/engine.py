@@ -19,6 +19,7 @@ from ps_service.group.peers import Membership
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.elsewhere import Moves
 from ps_service.hosting.registry import Registry
+from ps_service.measures.curves import Curves
 from ps_service.measures.events import Events
 from ps_service.memory.available import memory
 from ps_service.memory.held import HeldByAll
@@ -136,6 +137,7 @@ class Engine:
         self.membership: Final = Membership()
         self.counters: Final = Counters()
         self.history: Final = History()
+        self.curves: Final = Curves()
         self._began = time.monotonic()
         self.events: Final = Events()
         self.slow_seconds: Final = self.limits.slow_call_seconds or math.inf

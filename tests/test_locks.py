@@ -38,6 +38,7 @@ PLAIN = {
     "ps_service/passes/contexts.py": SHORT,
     "ps_service/passes/pass_context.py": SHORT,
     "ps_service/passes/runs.py": SHORT,
+    "ps_service/measures/curves.py": SHORT,
     "ps_service/measures/events.py": SHORT,
     "ps_service/quotas/quotas.py": SHORT,
     "ps_service/measures/pace.py": SHORT,

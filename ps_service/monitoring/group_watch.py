@@ -147,7 +147,7 @@ class GroupWatch:
 
     async def _catch_up(self, owner: WatchedOwner) -> None:
         while True:
-            request = HistoryRequest(after=owner.last_number)
+            request = HistoryRequest(after=owner.last_number, with_curves=True, curves=owner.seen())
             reply = await self._ask(owner, "History", request, HistoryReply())
             more = len(reply.samples)
             owner.heard(reply)
@@ -161,6 +161,7 @@ class GroupWatch:
         # Of the own engine nobody has to ask over the network.
         if method == "History":
             reporting.write_history(self._engine, request.after, reply)
+            reporting.write_curves(self._engine, request.curves, reply)
         else:
             await BLOCKING.run(reporting.write_status, self._engine, request, reply)
         return reply

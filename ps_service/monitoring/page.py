@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from aiohttp import hdrs, web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ps_service.monitoring import page_formats, page_messages
+from ps_service.monitoring import page_formats, page_messages, page_values
 from ps_service.monitoring.group_watch import GroupWatch
 from ps_service.monitoring.page_feed import PageFeed
 from ps_service.monitoring.page_numbers import described, lists
@@ -47,7 +47,7 @@ _HEADERS: Final = {
 
 
 class Page:
-    """Answers GET `/`, `/messages`, `/status.json` and `/static/…`. It is read-only."""
+    """Answers GET `/`, `/messages`, `/status.json`, `/values.json`, `/values.csv` and `/static/…`. It is read-only."""
 
     def __init__(self, engine: Engine, address: Callable[[], str]) -> None:
         self._engine = engine
@@ -67,7 +67,13 @@ class Page:
 
     def add_to(self, application: web.Application) -> None:
         """Adds its routes, and what ends its streams before the server closes its connections."""
-        for path, handler in (("/", self._page), ("/messages", self._messages), ("/status.json", self._status)):
+        for path, handler in (
+            ("/", self._page),
+            ("/messages", self._messages),
+            ("/status.json", self._status),
+            ("/values.json", self._values),
+            ("/values.csv", self._values_file),
+        ):
             application.router.add_get(path, handler, allow_head=handler != self._messages)
         application.router.add_get("/static/{name}", self._static_file)
         application.on_shutdown.append(self._stop)
@@ -78,12 +84,12 @@ class Page:
 
     async def _page(self, _: web.Request) -> web.Response:
         await self.watch.wanted(_FIRST_SECONDS)
-        group = described(self.watch)
+        group, most = described(self.watch), _SHOWN_WITHOUT_SCRIPTS
         html = self._template.render(
             name=self._engine.name,
             release=RELEASE,
             address=self._address(),
-            group=group | {"lists": lists(group, _SHOWN_WITHOUT_SCRIPTS)},
+            group=group | {"lists": lists(group, most) | {"values": page_values.listed(self.watch, most)}},
             now=time.time(),
         )
         return web.Response(text=html, content_type="text/html", headers=_HEADERS)
@@ -95,6 +101,17 @@ class Page:
         await self.watch.wanted(_STATUS_SECONDS)
         told = described(self.watch)
         return web.json_response(text=page_messages.dumped(told) + "\n", headers=_HEADERS)
+
+    async def _values(self, _: web.Request) -> web.Response:
+        await self.watch.wanted(_STATUS_SECONDS)
+        told = page_values.described(self.watch)
+        return web.json_response(text=page_messages.dumped(told) + "\n", headers=_HEADERS)
+
+    async def _values_file(self, _: web.Request) -> web.Response:
+        await self.watch.wanted(_STATUS_SECONDS)
+        text = page_values.exported(self.watch)
+        headers = {**_HEADERS, hdrs.CONTENT_DISPOSITION: 'attachment; filename="values.csv"'}
+        return web.Response(text=text, content_type="text/csv", headers=headers)
 
     async def _static_file(self, request: web.Request) -> web.Response:
         found = self._files.get(request.match_info["name"])

@@ -7,7 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiohttp import web
 
@@ -36,10 +36,18 @@ _HEADERS: Final = {
     "X-Accel-Buffering": "no",  # asks a proxy not to hold messages back
 }
 
-Known = tuple[str, int, int, "StatusReply | None"]
-"""What pages know of an owner: its incarnation, the numbers of its last sample and event, and its status."""
 
-_NOTHING: Final[Known] = ("", 0, 0, None)
+class Known(NamedTuple):
+    """What pages know of an owner: its start, the numbers of its last sample and event, its status, and its curves."""
+
+    incarnation: str = ""
+    sample: int = 0
+    event: int = 0
+    status: StatusReply | None = None
+    curves: page_messages.KnownCurves = page_messages.NO_CURVES
+
+
+_NOTHING: Final = Known()
 
 
 def _event(data: str) -> bytes:
@@ -158,18 +166,21 @@ def _fresh(owners: Iterable[WatchedOwner], known: Mapping[str, Known]) -> dict[s
     """What pages do not know of some owners yet, by fields of a message, in JSON."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for owner in owners:
-        incarnation, number, last_event, status = known.get(owner.name, _NOTHING)
-        if incarnation != _known(owner)[0]:
-            number = last_event = 0
-        if samples := [each.encoded for each in owner.samples if each.message.number > number]:
+        of, now = known.get(owner.name, _NOTHING), _known(owner)
+        if of.incarnation != now.incarnation:
+            of = Known(status=of.status)
+        if samples := [each.encoded for each in owner.samples if each.message.number > of.sample]:
             found["samples"][owner.name] = f"[{','.join(samples)}]"
-        if events := [page_messages.plain(each) for each in owner.events if each.number > last_event]:
+        if events := [page_messages.plain(each) for each in owner.events if each.number > of.event]:
             found["events"][owner.name] = page_messages.dumped(events)
-        if owner.status is not None and owner.status is not status:
+        if owner.status is not None and owner.status is not of.status:
             found["lists"][owner.name] = page_messages.dumped(page_messages.lists(owner.status))
+        if now.curves != of.curves:
+            found["curves"][owner.name] = page_messages.dumped(page_messages.curves(owner, of.curves))
     return {field: page_messages.joined(told) for field, told in found.items()}
 
 
 def _known(owner: WatchedOwner) -> Known:
     incarnation = "" if owner.facts is None else owner.facts.incarnation
-    return incarnation, owner.last_number, owner.last_event, owner.status
+    curves = page_messages.KnownCurves.of(owner)
+    return Known(incarnation, owner.last_number, owner.last_event, owner.status, curves)

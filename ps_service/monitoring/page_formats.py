@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 from typing import Final
 
@@ -63,6 +64,17 @@ def steps(value: float) -> str:
     return f"{value:.0f}" if value == int(value) or value >= 9.95 else f"{value:.1f}"
 
 
+def value(number: float) -> str:
+    """A number that trainers have reported, such as a loss, in up to six digits: `0.412345`, `1,234.5`, `1.2e-7`."""
+    if not math.isfinite(number):
+        return NONE
+    if number and not 1e-4 <= abs(number) < 1e7:
+        digits, _, exponent = f"{number:.3e}".partition("e")
+        return f"{digits.rstrip('0').rstrip('.')}e{int(exponent)}"
+    text = f"{Decimal(f'{number + 0.0:.5e}'):,.9f}"  # no -0
+    return text.rstrip("0").rstrip(".")
+
+
 def clock(value: float) -> str:
     """A moment, in the time of this host. Browsers show it in their own."""
     return time.strftime("%H:%M:%S", time.localtime(value))
@@ -73,6 +85,6 @@ def _or_none(form: Callable[[float], str], value: float | None) -> str:
 
 
 FILTERS: Final[dict[str, Callable[..., str]]] = {
-    each.__name__: partial(_or_none, each) for each in (rate, count, size, seconds, span, steps, clock)
+    each.__name__: partial(_or_none, each) for each in (rate, count, size, seconds, span, steps, value, clock)
 }
 """The filters of the templates."""

@@ -1,6 +1,7 @@
 """What an open page is told, in JSON.
 
-A message has the fields that have changed: `samples`, `lists` and `events` by owner, `slow` with `lists`, and others.
+A message has the fields that have changed: `samples`, `lists`, `events` and `curves` by owner, `slow` with `lists`, and
+others.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -36,6 +37,35 @@ _LISTS: Final = {
 
 _FACTS: Final = ("incarnation", "version", "memory_bytes", "max_owner_bytes", "max_context_bytes", "objects")
 """What pages show of the answer of an owner, beside its samples."""
+
+
+class KnownCurves(NamedTuple):
+    """What pages know of the curves of an owner: how many values of each, those that have ended, and how many values
+    have none."""
+
+    seen: Mapping[int, int]
+    ended: frozenset[int]
+    left_out: int
+
+    @classmethod
+    def of(cls, owner: WatchedOwner) -> KnownCurves:
+        """All that is known of an owner."""
+        ended = frozenset(number for number, curve in owner.curves.items() if curve.ended)
+        return cls(owner.seen(), ended, owner.values_left_out)
+
+
+NO_CURVES: Final = KnownCurves({}, frozenset(), 0)
+
+
+def curves(owner: WatchedOwner, known: KnownCurves) -> dict[str, Any]:
+    """What pages do not know of the curves of an owner, and the numbers of all, as an entry of `curves`."""
+    fresh = [each for number, each in owner.curves.items() if known.seen.get(number, 0) != each.seen]
+    return {
+        "fresh": [each.news(known.seen.get(each.number, 0)) for each in fresh],
+        "numbers": list(owner.curves),
+        "ended": [number for number, each in owner.curves.items() if each.ended],
+        "left_out": owner.values_left_out,
+    }
 
 
 def dumped(told: Any) -> str:

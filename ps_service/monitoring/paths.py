@@ -16,6 +16,8 @@ PATHS: Final = {
     "/": Point("the page", roles.READER),
     "/messages": Point("the page", roles.READER),
     "/status.json": Point("/status.json", roles.READER),
+    "/values.json": Point("/values.json", roles.READER),
+    "/values.csv": Point("/values.csv", roles.READER),
     "/metrics": Point("/metrics", roles.READER),
 }
 """What is served, by its path."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from ps_service.metrics.history import KEPT_SAMPLES
+from ps_service.monitoring.watched_curve import WatchedCurve
 
 if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import Event, HistoryReply, Sample, StatusReply
@@ -49,7 +50,8 @@ class WatchedSample:
 class WatchedOwner:
     """One owner of the group, which is in its state `since` a Unix time, and in the directory if `listed`.
 
-    `why` says why it does not answer. `facts` is its latest answer, without the samples. Used on the event loop.
+    `why` says why it does not answer. `facts` is its latest answer, without samples and curves, of which `curves` has
+    those of the owner by number. `values_left_out` counts reported values that have none. Used on the event loop.
     """
 
     def __init__(self, name: str, address: str, clock: Callable[[], float] = time.time) -> None:
@@ -61,6 +63,8 @@ class WatchedOwner:
         self.status: StatusReply | None = None
         self.samples: deque[WatchedSample] = deque(maxlen=KEPT_SAMPLES)
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self.curves: dict[int, WatchedCurve] = {}
+        self.values_left_out = 0
         self.listed = True
         self._clock = clock
         self.since = self._answered = clock()
@@ -75,12 +79,18 @@ class WatchedOwner:
         """The number of its latest event; 0 if there is none."""
         return self.events[-1].number if self.events else 0
 
+    def seen(self) -> dict[int, int]:
+        """How many values of each curve are known, by its number."""
+        return {number: curve.seen for number, curve in self.curves.items()}
+
     def heard(self, reply: HistoryReply) -> None:
         """It has answered. A reply of another start of it does away with what was known of the earlier one."""
         now = self._answered = self._clock()
         if self.facts is not None and self.facts.incarnation != reply.incarnation:
             self.events.clear()
             self.samples.clear()
+            self.curves.clear()
+            self.values_left_out = 0
             self.status = None
             self.facts = None
             self._become("asked")
@@ -89,6 +99,7 @@ class WatchedOwner:
             if sample.number > self.last_number:
                 self._add(sample, now)
         del reply.samples[:]
+        self._take_curves(reply)
         self.facts = reply
         self._become(next((each for each in ANSWERING if each == reply.state), "serving"))
 
@@ -108,6 +119,17 @@ class WatchedOwner:
             self._become("lost", why)
         elif self.state != "asked":
             self._become("silent", why)
+
+    def _take_curves(self, reply: HistoryReply) -> None:
+        for told in reply.curves:
+            self.curves.setdefault(told.number, WatchedCurve(told.number)).take(told)
+        ended = set(reply.ended_curves)
+        self.curves = {number: self.curves[number] for number in reply.curve_numbers if number in self.curves}
+        for number, curve in self.curves.items():
+            curve.ended = number in ended
+        self.values_left_out = reply.curve_values_left_out
+        for field in ("curves", "curve_numbers", "ended_curves"):
+            reply.ClearField(field)
 
     def _add(self, sample: Sample, now: float) -> None:
         ended = now - sample.age_seconds

@@ -64,7 +64,7 @@ def counted(
     if attempt is not None and attempt.was_left_out(optimizer.number):
         known.drop(report)
         return result, {}
-    return result, known.count([report])
+    return result, known.count(optimizer.version, [report])
 
 
 def step_with(

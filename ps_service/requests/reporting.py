@@ -24,6 +24,8 @@ from ps_wire.release import RELEASE
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     import torch
 
     from ps_service.engine import Engine
@@ -43,6 +45,9 @@ _EVENT_CHARACTERS: Final = 512 * 1024
 
 _MOST_NAMED: Final = 16
 """Most parameter groups, and most trainers that a round waits for, that are listed of one optimizer."""
+
+_OF_CURVE: Final = ("number", "optimizer", "class_name", "name", "seen", "width", "start")
+"""What a reply says of a curve beside its points."""
 
 _MOST_SAMPLES: Final = 100
 """Most samples of one reply, which are copied on the event loop."""
@@ -235,6 +240,10 @@ def _write_events(engine: Engine, request: pb.StatusRequest, reply: pb.StatusRep
 def history(ctx: RequestContext, request: pb.HistoryRequest, reply: pb.HistoryReply) -> None:
     """Reports the first samples after a number, and the limits that they are compared with."""
     write_history(ctx.engine, request.after, reply)
+    if request.with_curves:
+        asker = ctx.asker
+        wanted = None if asker is None or asker.identity.is_everywhere else visible.near(asker)
+        write_curves(ctx.engine, request.curves, reply, wanted)
 
 
 def write_history(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
@@ -252,6 +261,18 @@ def write_history(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
         told = reply.samples.add()
         told.CopyFrom(sample.message)
         told.age_seconds = max(now - sample.ended, 0.0)
+
+
+def write_curves(
+    engine: Engine, known: Mapping[int, int], reply: pb.HistoryReply, wanted: Callable[[str], bool] | None = None
+) -> None:
+    """Writes the curves of an owner, as far as they are not known; arguments as for `Curves.news`."""
+    news = engine.curves.news(known, wanted)
+    for fresh in news.fresh:
+        reply.curves.add(**{name: getattr(fresh, name) for name in _OF_CURVE}, **fresh.points._asdict())
+    reply.curve_numbers.extend(news.numbers)
+    reply.ended_curves.extend(news.ended)
+    reply.curve_values_left_out = news.left_out
 
 
 def _quantile(durations: Distribution, q: float) -> float:

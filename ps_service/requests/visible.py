@@ -26,16 +26,19 @@ def reduce(engine: Engine, asker: Asker, reply: StatusReply) -> None:
     shown = {ids[each] for each in own if each in ids}
     names = {each.hex()[:8] for each in own}
 
-    def is_near(each: Any) -> bool:
-        return bool(each.name) and namespaces.of(each.name) == asker.namespace
-
+    is_near = near(asker)
     for entries in (reply.objects, reply.optimizers, reply.tables, reply.communicators):
-        _keep(entries, is_near)
+        _keep(entries, lambda each: is_near(each.name))
     _keep(reply.trainers, lambda each: each.id in shown)
     _keep(reply.passes, lambda each: each.id.partition("/")[0] in names)
     sections = {f"identity.{asker.identity.name}", f"namespace.{asker.namespace or namespaces.DEFAULT}", "all"}
     _keep(reply.quotas, lambda each: each.section in sections)
     _keep(reply.events, lambda each: each.trainer in names or each.kind in _OF_THE_OWNER)
+
+
+def near(asker: Asker) -> Callable[[str], bool]:
+    """Whether the object of a name is in the namespace of an identity."""
+    return lambda name: bool(name) and namespaces.of(name) == asker.namespace
 
 
 def _keep(entries: Any, is_kept: Callable[[Any], bool]) -> None:

@@ -348,7 +348,7 @@ class Aggregator(RestoredRounds):
                 # Their trainers went on long ago.
                 _log.warning("a round of %d gradients was not applied: %s", len(counted), error)
             return
-        values = self.reported.count((term.contribution.report for term in terms), pool.values)
+        values = self.reported.count(close.version, (term.contribution.report for term in terms), pool.values)
         for each in counted:
             # Most pooled offers have their answer already.
             if each.key in self._offered:

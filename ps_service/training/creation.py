@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ps_service.execution.thread_pool import ThreadPool
+    from ps_service.measures.curves import Curves
     from ps_service.passes.staleness import StepCounters
     from ps_service.quotas.accounts import Account
     from ps_wire.refs import Ref
@@ -41,6 +42,10 @@ class OptimizerHost(Host, Protocol):
     @property
     def counters(self) -> _Counters:
         """Counts the steps of optimizers."""
+
+    @property
+    def curves(self) -> Curves:
+        """The curves of what trainers report with their gradients."""
 
 
 def create_optimizer(
@@ -91,6 +96,7 @@ def create_optimizer(
             raise InvalidArgumentError(f"{class_name} refuses its arguments: {error}{close}") from None
         value.spread = spread
         value.counter = engine.counters.steps.of(name)
+        value.reported.show_in(engine.curves, name, class_name)
         value.title = f"the optimizer {name or class_name!r} on owner {engine.name!r}"
         if prepare is not None:
             prepare(value)

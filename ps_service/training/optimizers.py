@@ -158,6 +158,7 @@ class HostedOptimizer:
     def end(self) -> None:
         """It was removed: steps that wait for a round are refused, and so are later ones."""
         self.is_removed = True
+        self.reported.end()
         if self.aggregator is not None:
             self.aggregator.end()
 

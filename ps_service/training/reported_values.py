@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from ps_service.measures.curves import Curves, OptimizerCurves
 from ps_wire.codec.trees import leaves_in
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_REPORTED_NAMES
@@ -59,6 +60,16 @@ class ReportedValues:
         self._lock = threading.Lock()
         self._uses: dict[str, _Use] = {}
         self._total = Tally()
+        self._curves: OptimizerCurves | None = None
+
+    def show_in(self, curves: Curves, name: str, class_name: str) -> None:
+        """The values of rounds go into curves from now on, under the name of the optimizer."""
+        self._curves = OptimizerCurves(curves, self._lock, name, class_name)
+
+    def end(self) -> None:
+        """The optimizer is gone; its curves stay."""
+        if self._curves is not None:
+            self._curves.is_ended = True
 
     def expect(self, trainer: bytes, values: Mapping[str, Reported]) -> Report | None:
         """Takes the values of gradients of which is not known yet whether they count; None if there are none. `count`
@@ -109,9 +120,9 @@ class ReportedValues:
         with self._lock:
             self._free(tally.counts)
 
-    def count(self, reports: Iterable[Report | None], pooled: Tally | None = None) -> dict[str, Any]:
-        """Counts the values of a round, and returns them reduced by name. The order of the reports must not depend on
-        when they came; others were pooled before."""
+    def count(self, version: int, reports: Iterable[Report | None], pooled: Tally | None = None) -> dict[str, Any]:
+        """Counts the values of a round that has led to a version, and returns them reduced by name. The order of the
+        reports must not depend on when they came; others were pooled before."""
         tally = pooled or Tally()
         for report in reports:
             self.pool(tally, report)
@@ -121,6 +132,8 @@ class ReportedValues:
         with self._lock:
             self._total.merge(tally)
             self._free(counts)
+            if self._curves is not None:
+                self._curves.add(version, values)
         return values
 
     def read(self, reset: bool) -> Totals:

@@ -1533,10 +1533,55 @@ class CollectiveReply(_message.Message):
     def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., reduced: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class HistoryRequest(_message.Message):
-    __slots__ = ("after",)
+    __slots__ = ("after", "with_curves", "curves")
+    class CurvesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     AFTER_FIELD_NUMBER: _ClassVar[int]
+    WITH_CURVES_FIELD_NUMBER: _ClassVar[int]
+    CURVES_FIELD_NUMBER: _ClassVar[int]
     after: int
-    def __init__(self, after: _Optional[int] = ...) -> None: ...
+    with_curves: bool
+    curves: _containers.ScalarMap[int, int]
+    def __init__(self, after: _Optional[int] = ..., with_curves: bool = ..., curves: _Optional[_Mapping[int, int]] = ...) -> None: ...
+
+class Curve(_message.Message):
+    __slots__ = ("number", "optimizer", "class_name", "name", "seen", "width", "start", "first_version", "last_version", "finite", "not_finite", "mean", "low", "high", "time_seconds")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    FIRST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAST_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FINITE_FIELD_NUMBER: _ClassVar[int]
+    NOT_FINITE_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    TIME_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    optimizer: str
+    class_name: str
+    name: str
+    seen: int
+    width: int
+    start: int
+    first_version: _containers.RepeatedScalarFieldContainer[int]
+    last_version: _containers.RepeatedScalarFieldContainer[int]
+    finite: _containers.RepeatedScalarFieldContainer[int]
+    not_finite: _containers.RepeatedScalarFieldContainer[int]
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    low: _containers.RepeatedScalarFieldContainer[float]
+    high: _containers.RepeatedScalarFieldContainer[float]
+    time_seconds: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, number: _Optional[int] = ..., optimizer: _Optional[str] = ..., class_name: _Optional[str] = ..., name: _Optional[str] = ..., seen: _Optional[int] = ..., width: _Optional[int] = ..., start: _Optional[int] = ..., first_version: _Optional[_Iterable[int]] = ..., last_version: _Optional[_Iterable[int]] = ..., finite: _Optional[_Iterable[int]] = ..., not_finite: _Optional[_Iterable[int]] = ..., mean: _Optional[_Iterable[float]] = ..., low: _Optional[_Iterable[float]] = ..., high: _Optional[_Iterable[float]] = ..., time_seconds: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class OperationSample(_message.Message):
     __slots__ = ("name", "errors", "durations")
@@ -1587,7 +1632,7 @@ class Sample(_message.Message):
     def __init__(self, number: _Optional[int] = ..., age_seconds: _Optional[float] = ..., seconds: _Optional[float] = ..., steps: _Optional[int] = ..., staleness: _Optional[_Iterable[int]] = ..., operations: _Optional[_Iterable[_Union[OperationSample, _Mapping]]] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., connected_sessions: _Optional[int] = ..., requests_in_flight: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., parameter_bytes: _Optional[int] = ..., table_bytes: _Optional[int] = ..., request_bytes: _Optional[int] = ..., answer_bytes: _Optional[int] = ..., context_bytes: _Optional[int] = ..., trainer_steps: _Optional[int] = ...) -> None: ...
 
 class HistoryReply(_message.Message):
-    __slots__ = ("owner", "incarnation", "state", "version", "uptime_seconds", "samples", "memory_bytes", "max_owner_bytes", "max_context_bytes", "objects")
+    __slots__ = ("owner", "incarnation", "state", "version", "uptime_seconds", "samples", "memory_bytes", "max_owner_bytes", "max_context_bytes", "objects", "curves", "curve_numbers", "ended_curves", "curve_values_left_out")
     OWNER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -1598,6 +1643,10 @@ class HistoryReply(_message.Message):
     MAX_OWNER_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    CURVES_FIELD_NUMBER: _ClassVar[int]
+    CURVE_NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    ENDED_CURVES_FIELD_NUMBER: _ClassVar[int]
+    CURVE_VALUES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     owner: str
     incarnation: str
     state: str
@@ -1608,7 +1657,11 @@ class HistoryReply(_message.Message):
     max_owner_bytes: int
     max_context_bytes: int
     objects: int
-    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., memory_bytes: _Optional[int] = ..., max_owner_bytes: _Optional[int] = ..., max_context_bytes: _Optional[int] = ..., objects: _Optional[int] = ...) -> None: ...
+    curves: _containers.RepeatedCompositeFieldContainer[Curve]
+    curve_numbers: _containers.RepeatedScalarFieldContainer[int]
+    ended_curves: _containers.RepeatedScalarFieldContainer[int]
+    curve_values_left_out: int
+    def __init__(self, owner: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., uptime_seconds: _Optional[float] = ..., samples: _Optional[_Iterable[_Union[Sample, _Mapping]]] = ..., memory_bytes: _Optional[int] = ..., max_owner_bytes: _Optional[int] = ..., max_context_bytes: _Optional[int] = ..., objects: _Optional[int] = ..., curves: _Optional[_Iterable[_Union[Curve, _Mapping]]] = ..., curve_numbers: _Optional[_Iterable[int]] = ..., ended_curves: _Optional[_Iterable[int]] = ..., curve_values_left_out: _Optional[int] = ...) -> None: ...
 
 class MoveContents(_message.Message):
     __slots__ = ("records", "nbytes", "blocks", "bytes")

@@ -43,7 +43,8 @@ class StepNumbers:
         steps_per_second: Over the last 100 steps at most; 0 with the first.
         staleness: Steps of other trainers that the gradients had missed; None if the step was skipped.
         dropped: Steps so far whose gradients do not count.
-        values: What the loop has reported with the step, as it has given it: numbers, or tensors of one element.
+        values: What the loop has given to `Progress.step`, as it has given it: numbers, or tensors of one element. And
+            the numbers that were reported with the step (`values=`), of its whole round.
     """
 
     step: int
@@ -237,11 +238,14 @@ class Progress(Generic[T]):
         Args:
             stepped: What the step of the optimizer has returned; None if it was skipped.
             values: Values to show by name, such as `loss=loss`: numbers, or tensors of one element. The bar shows their
-                means over the last 20 steps.
+                means over the last 20 steps. Numbers that were reported with the step (`values=`) are shown as well,
+                as `Stepped.reported` has them, unless the same name is given here.
 
         Returns:
             The numbers of the step, as callbacks get them.
         """
+        if stepped is not None and stepped.reported:
+            values = {name: each for name, each in stepped.reported.items() if isinstance(each, (int, float))} | values
         numbers = self._meter.step(stepped, values)
         for each in self._callbacks:
             each(numbers)

@@ -114,12 +114,12 @@ def test_a_report_counts_once_or_never() -> None:
     known = ReportedValues()
     values = {"n": Reported("sum", 1)}
     first, second = known.expect(ANNA, values), known.expect(BERT, values)
-    assert known.count([first, None]) == known.count([second]) == {"n": 1}
-    assert known.count([first]) == {}
+    assert known.count(1, [first, None]) == known.count(1, [second]) == {"n": 1}
+    assert known.count(1, [first]) == {}
     known.drop(first)
     third = known.expect(ANNA, values)
     known.drop(third)
-    assert known.count([third]) == {}
+    assert known.count(1, [third]) == {}
     assert known.read(reset=False).values == {"n": 2}
 
 
@@ -131,7 +131,7 @@ def test_names_are_free_again_after_a_reset_unless_gradients_wait() -> None:
         Tally(),
     )
     known.pool(tally, pooled)
-    known.count([known.expect(ANNA, {"other": Reported("sum", 1)})])
+    known.count(1, [known.expect(ANNA, {"other": Reported("sum", 1)})])
     assert known.read(reset=True).values == {"other": 1}
     for name in ("n", "m"):
         with pytest.raises(InvalidArgumentError, match="reduced by 'sum'"):

@@ -161,3 +161,15 @@ async def test_a_training_shows_its_loss_and_staleness(owner: Server, ps: tc.Cli
     assert repr(net) == f"<RemoteModule {net.ref}, torch.nn.Linear 'net'>"
     await ps.close()
     assert repr(net).endswith(", torch.nn.Linear 'net', closed>") and repr(opt).endswith(" on ps0 (closed)>")
+
+
+def test_numbers_that_a_step_reports_are_shown_too() -> None:
+    found = []
+    progress = Progress([1], None, "", (found.append,), lambda *_: Shown())
+    of_round = tc.Stepped(
+        {"ps0": 1}, reported={"loss": 0.25, "samples": 8, "host": {"1f0c2a9e": "gpu-3"}, "hits": torch.ones(2)}
+    )
+    numbers = progress.step(of_round)
+    assert found == [numbers] and numbers.values == {"loss": 0.25, "samples": 8}
+    assert "loss 0.25, samples 8" in repr(progress)
+    assert progress.step(of_round, loss=0.5).values == {"loss": 0.5, "samples": 8}

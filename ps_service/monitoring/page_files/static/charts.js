@@ -1,15 +1,64 @@
-// The charts: lines drawn by uPlot, a legend with numbers, marks of events, and the keyboard.
+// The charts: lines drawn by uPlot, some with the range of their values, a legend with numbers, marks of events, and the
+// keyboard.
 
 import { clock, span } from "./formats.js";
 
 const DASHES = [[], [6, 3], [2, 3], [8, 3, 2, 3], [12, 4], [3, 6]];
-const HEIGHT = 190;
+export const COLOURS = 6;
+const FEW = 30; // so few points of a line are drawn as points, too
 const LATE_SECONDS = 4; // a value of now may be so old; an older one is told with its age
+const WHOLE = Array.from({ length: 36 }, (_, power) => [1, 2, 5][power % 3] * 10 ** Math.floor(power / 3)); // of versions
 const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power); // so that bytes have round numbers
+
+// What stands on the horizontal axis, unless it is something else.
+const TIME = { time: true, text: clock, axis: clock };
 
 function isPower(value) {
   const power = Math.log10(value);
   return Math.abs(power - Math.round(power)) < 1e-9;
+}
+
+// The place of a line among the colours and dashes.
+function colourOf(line, index) {
+  return (line.colour ?? index) % COLOURS;
+}
+
+// The ranges of lines: between the highest and the lowest values, which follow all lines.
+function bandsOf(series) {
+  let next = series.length + 1;
+  return series.flatMap((each, index) => {
+    if (!each.low) return [];
+    next += 2;
+    return [{ series: [next - 2, next - 1], fill: faint(colour(`--series-${colourOf(each, index)}`)) }];
+  });
+}
+
+// The range of an axis that fits its values. Those that are all the same are in the middle.
+function around(low, high) {
+  if (low === null || low === undefined) return [0, 1];
+  if (low < high) return uPlot.rangeNum(low, high, 0.08, true);
+  const space = Math.abs(low) / 10 || 1;
+  return [low - space, high + space];
+}
+
+function faint(hex) {
+  return `${hex}2e`;
+}
+
+// Whether a line has few points; those without a value for it do not count.
+function isShort(uplot, series, from, to) {
+  let number = 0;
+  for (let index = from; index <= to && number <= FEW; index += 1) number += Number.isFinite(uplot.data[series][index]);
+  return number <= FEW;
+}
+
+// The points between two gaps, which no line shows. What has no value of a line is not defined, and no gap.
+function alone(uplot, series, isShown) {
+  if (isShown) return null;
+  const values = uplot.data[series];
+  const known = [...values.keys()].filter((index) => values[index] !== undefined);
+  const isGap = (place) => (values[known[place]] ?? null) === null;
+  return known.filter((_, place) => !isGap(place) && isGap(place - 1) && isGap(place + 1));
 }
 
 function colour(name) {
@@ -17,13 +66,17 @@ function colour(name) {
 }
 
 export class Chart {
-  constructor(root, { format, axis = format, minimum = 1, log = false, binary = false }) {
+  // A chart that `fits` has no zero, unless there is one.
+  constructor(root, { format, axis = format, minimum = 1, log = false, binary = false, fits = false, x = TIME, height = 190 }) {
     this.root = root;
     this.format = format;
     this.axis = axis;
     this.minimum = minimum;
     this.log = log;
     this.binary = binary;
+    this.fits = fits;
+    this.x = x;
+    this.height = height;
     this.plot = root.querySelector(".plot");
     this.legend = root.querySelector(".legend");
     this.title = root.querySelector("h3").textContent;
@@ -40,7 +93,9 @@ export class Chart {
   show(xs, series, marks) {
     const labels = series.map((each) => each.label).join("\n");
     this.marks = marks;
-    this.data = [xs, ...series.map((each) => each.values)];
+    const ranges = series.filter((each) => each.low);
+    this.data = [xs, ...series.map((each) => each.values), ...ranges.flatMap((each) => [each.high, each.low])];
+    this.tellers = series.map((each) => each.told);
     if (labels !== this.labels || !this.uplot) {
       this.labels = labels;
       this.#build(series);
@@ -68,46 +123,47 @@ export class Chart {
       line.setAttribute("aria-hidden", "true");
       const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
       path.setAttribute("d", "M0 2h18");
-      path.setAttribute("class", `stroke-${index % 6}`);
-      path.setAttribute("stroke-dasharray", DASHES[index % 6].join(" "));
+      path.setAttribute("class", `stroke-${colourOf(each, index)}`);
+      path.setAttribute("stroke-dasharray", DASHES[colourOf(each, index)].join(" "));
       line.append(path);
       const label = document.createElement("span");
-      label.textContent = each.label;
+      label.textContent = label.title = each.label;
       const value = document.createElement("b");
-      item.append(line, label, value);
+      const detail = document.createElement("small");
+      item.append(line, label, value, ...(each.told ? [detail] : []));
       this.legend.append(item);
-      return value;
+      return { value, detail };
     });
     const filter = this.log ? { filter: (_, splits) => splits.map((each) => (isPower(each) ? each : null)) } : {};
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1, ...filter }, ticks: { show: false },
       font: "11px system-ui, sans-serif" };
     this.uplot = new uPlot({
       width: Math.max(this.plot.clientWidth, 200),
-      height: HEIGHT,
+      height: this.height,
       legend: { show: false },
       padding: [12, 8, 0, 0],
       cursor: { drag: { setScale: false, x: false, y: false }, points: { size: 6 }, y: false },
       scales: {
-        x: { time: true },
-        y: this.log
-          ? { distr: 3, log: 10, range: (_, low, high) => uPlot.rangeLog(low ?? 1e-4, high ?? 1, 10, true) }
-          : { range: (_, low, high) => [0, Math.max((high ?? 0) * 1.1, this.minimum)] },
+        x: this.x.time ? { time: true } : { time: false, range: (_, low, high) => (low < high ? [low, high] : [(low ?? 0) - 1, (high ?? 0) + 1]) },
+        y: this.#scale(),
       },
       axes: [
-        { ...axis, space: 70, size: 30, values: (_, splits) => splits.map(clock) },
-        { ...axis, size: 62, ...(this.binary ? { incrs: POWERS } : {}), values: (_, splits) => splits.map((each) => (each === null ? "" : this.axis(each))) },
+        { ...axis, space: 70, size: 30, values: (_, splits) => splits.map(this.x.axis), ...(this.x.time ? {} : { incrs: WHOLE }) },
+        { ...axis, size: 62, ...(this.fits ? { space: 24 } : {}), ...(this.binary ? { incrs: POWERS } : {}), values: (_, splits) => splits.map((each) => (each === null ? "" : this.axis(each))) },
       ],
       series: [
         {},
         ...series.map((each, index) => ({
           label: each.label,
-          stroke: colour(`--series-${index % 6}`),
+          stroke: colour(`--series-${colourOf(each, index)}`),
           width: 1.75,
-          dash: DASHES[index % 6],
-          points: { show: false },
+          dash: DASHES[colourOf(each, index)],
+          points: each.low ? { size: 5, show: isShort, filter: alone } : { show: false },
           spanGaps: false,
         })),
+        ...series.filter((each) => each.low).flatMap(() => [1, 2].map(() => ({ width: 0, points: { show: false }, spanGaps: false }))),
       ],
+      bands: bandsOf(series),
       hooks: {
         drawClear: [(uplot) => this.#drawMarks(uplot)],
         setCursor: [(uplot) => {
@@ -117,6 +173,12 @@ export class Chart {
         }],
       },
     }, this.data, this.plot);
+  }
+
+  #scale() {
+    if (this.log) return { distr: 3, log: 10, range: (_, low, high) => uPlot.rangeLog(low ?? 1e-4, high ?? 1, 10, true) };
+    if (this.fits) return { range: (_, low, high) => around(low, high) };
+    return { range: (_, low, high) => [0, Math.max((high ?? 0) * 1.1, this.minimum)] };
   }
 
   #drawMarks(uplot) {
@@ -142,7 +204,7 @@ export class Chart {
   }
 
   #resize() {
-    if (this.uplot && this.plot.clientWidth) this.uplot.setSize({ width: this.plot.clientWidth, height: HEIGHT });
+    if (this.uplot && this.plot.clientWidth) this.uplot.setSize({ width: this.plot.clientWidth, height: this.height });
   }
 
   #key(event) {
@@ -160,7 +222,7 @@ export class Chart {
     this.at = index;
     this.#place();
     this.#tell();
-    if (index !== null) this.announce?.(`${clock(this.data[0][index])}: ${this.#summary(index)}`);
+    if (index !== null) this.announce?.(`${this.x.text(this.data[0][index])}: ${this.#summary(index)}`);
   }
 
   #place() {
@@ -173,25 +235,32 @@ export class Chart {
 
   #summary(index) {
     const labels = this.labels ? this.labels.split("\n") : [];
-    const parts = labels.map((label, number) => `${label} ${this.#textAt(number + 1, index)}`);
-    return parts.join(", ") || "no values";
+    const parts = labels.map((label, number) => {
+      const { value, detail } = this.#textAt(number + 1, index);
+      return `${label} ${value}${detail ? `, ${detail}` : ""}`;
+    });
+    return parts.join("; ") || "no values";
   }
 
   // Of now: the latest value that has come.
   #textAt(series, index) {
+    const teller = this.tellers[series - 1];
+    if (teller) return teller(this.at === null ? null : this.data[0][index]);
     const values = this.data[series] ?? [];
     let found = index;
     while (this.at === null && found > 0 && (values[found] ?? null) === null) found -= 1;
     const value = values[found] ?? null;
     const age = this.data[0][index] - this.data[0][found];
-    return value !== null && age >= LATE_SECONDS ? `${this.format(value)}, ${span(age)} ago` : this.format(value);
+    return { value: value !== null && age >= LATE_SECONDS ? `${this.format(value)}, ${span(age)} ago` : this.format(value), detail: "" };
   }
 
   #tell() {
     const index = this.at ?? this.data[0].length - 1;
-    this.values?.forEach((value, number) => {
-      value.textContent = this.#textAt(number + 1, index);
+    this.values?.forEach((item, number) => {
+      const { value, detail } = this.#textAt(number + 1, index);
+      item.value.textContent = value;
+      item.detail.textContent = detail;
     });
-    this.plot.setAttribute("aria-label", `${this.title}, ${this.at === null ? "now" : clock(this.data[0][index])}: ${this.#summary(index)}`);
+    this.plot.setAttribute("aria-label", `${this.title}, ${this.at === null ? "now" : this.x.text(this.data[0][index])}: ${this.#summary(index)}`);
   }
 }

@@ -60,3 +60,16 @@ export function clock(unix) {
 export function plural(number, one, several = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : several}`;
 }
+
+// A number that trainers have reported, such as a loss, in up to six digits: `0.412345`, `1,234.5`, `1.2e-7`.
+export function value(number, digits = 6) {
+  if (number === null || number === undefined || !Number.isFinite(number)) return NONE;
+  const size = Math.abs(number);
+  if (size !== 0 && (size < 1e-4 || size >= 1e7)) return String(Number(number.toPrecision(4)).toExponential()).replace("e+", "e");
+  return Number(number.toPrecision(digits)).toLocaleString("en-US", { maximumFractionDigits: 9 });
+}
+
+// The same in up to four digits.
+export function short(number) {
+  return value(number, 4);
+}

@@ -6,6 +6,7 @@ import { Group } from "./samples.js";
 import { Stream } from "./stream.js";
 import { lists as makeLists } from "./tables.js";
 import { Trainers } from "./trainers.js";
+import { ValueCharts } from "./value_charts.js";
 
 const MARKED = { joined: "joined", back: "joined", started: "joined", left: "left", lost: "lost", ended: "lost", checkpoint: "checkpoint",
   restored: "checkpoint", draining: "drained", drained: "drained", raised: "raised" };
@@ -24,6 +25,7 @@ const charts = {
   memory: new Chart(byId("chart-memory"), { format: size, minimum: 1 << 20, binary: true }),
 };
 const chosen = { owner: "", range: 180, paused: false };
+const values = new ValueCharts(announce);
 let announced = new Map();
 let announcedLive = "loading";
 
@@ -118,6 +120,7 @@ function showLists(owners, rows, now) {
     }
   }
   lists.tables.show([...tables.values()]);
+  lists.values.show(values.show(owners));
   const events = group.events(chosen.owner);
   lists.errors.show(events.filter((event) => event.level !== "info").slice(0, 200));
   lists.events.show(events.slice(0, 200));
@@ -233,5 +236,6 @@ document.addEventListener("visibilitychange", () => {
 
 function redraw() {
   for (const chart of Object.values(charts)) chart.redraw();
+  values.redraw();
   show();
 }

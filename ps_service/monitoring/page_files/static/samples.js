@@ -1,5 +1,7 @@
 // What is known of the owners: their samples, lists and events, and the series of the charts made of them.
 
+import { Curves } from "./curves.js";
+
 // The order of a sample, as watched_owner.py encodes it.
 const NUMBER = 0, ENDED = 1, SECONDS = 2, STEPS = 3, STALENESS = 4, OPERATIONS = 5, CONNECTED = 8, RESIDENT = 10, TRAINER_STEPS = 16;
 
@@ -40,6 +42,7 @@ class Owner {
     this.lists = null;
     this.events = [];
     this.lastEvent = 0;
+    this.curves = new Curves();
   }
 
   add(samples) {
@@ -95,6 +98,7 @@ export class Group {
       const owner = this.owners.get(name);
       if (owner) owner.lists = lists;
     }
+    for (const [name, curves] of Object.entries(message.curves ?? {})) this.owners.get(name)?.curves.take(curves);
     for (const [name, events] of Object.entries(message.events ?? {})) this.owners.get(name)?.happened(events);
   }
 

@@ -1,6 +1,6 @@
 // Which columns the tables of the page have; their headings stand in templates/rows.html.
 
-import { clock, count, rate, seconds, size, span, steps } from "./formats.js";
+import { clock, count, rate, seconds, size, span, steps, value } from "./formats.js";
 import { badge, List, meter } from "./lists.js";
 
 // Those of modules, and the rows of tables.
@@ -106,6 +106,21 @@ const TABLES = {
       p50: { text: (row) => steps(row.staleness_p50), sort: (row) => row.staleness_p50 },
       p99: { text: (row) => steps(row.staleness_p99), sort: (row) => row.staleness_p99 },
       policy: { text: (row) => row.policy || "at once", sort: (row) => row.policy },
+    },
+  },
+  values: {
+    key: (row) => `${row.owner} ${row.number}`,
+    sort: "name",
+    columns: {
+      name: { text: (row) => row.name, sort: (row) => row.name },
+      optimizer: { text: (row) => row.label, sort: (row) => row.label },
+      owner: { text: (row) => row.owner, sort: (row) => row.owner },
+      latest: { text: (row) => value(row.latest), sort: (row) => row.latest },
+      low: { text: (row) => value(row.low), sort: (row) => row.low },
+      high: { text: (row) => value(row.high), sort: (row) => row.high },
+      reports: { text: (row) => count(row.reports), sort: (row) => row.reports },
+      rest: { text: (row) => count(row.notFinite), sort: (row) => row.notFinite },
+      version: { text: (row) => count(row.version), sort: (row) => row.version },
     },
   },
   operations: {

@@ -141,6 +141,7 @@ async def test_the_browser_writes_numbers_as_the_owner_does(browser: Browser, se
     cases = [[name, value] for name in ("rate", "count", "size", "span", "steps") for value in whole]
     cases += [[name, value] for name in ("rate", "steps") for value in broken]
     cases += [["seconds", value] for value in durations]
+    cases += [["value", value] for value in (*whole, *broken, *durations, -0.25, 0.123456789, 1234567.8, 1e-4, 3e300)]
     code = """import('/static/formats.js').then(
       (formats) => arguments[0].map(([name, value]) => formats[name](value)))"""
     found = await browser.ask(code, cases)
