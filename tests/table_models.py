@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ps_service import TableRef, hosted, remote
+from ps_service import TableRef, async_execution, hosted, remote
 
 
 @hosted
@@ -58,3 +58,16 @@ class Scored(nn.Module):
 def rows_of(items: TableRef, ids: torch.Tensor) -> torch.Tensor:
     """A function that looks up."""
     return items(ids) * 2
+
+
+LATER: list[tuple[torch.futures.Future[torch.Tensor], torch.Tensor]] = []
+"""Futures of `later`, which tests set, and their results."""
+
+
+@remote
+@async_execution
+def later(items: TableRef, ids: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """The same function, which answers later."""
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    LATER.append((future, rows_of(items, ids)))
+    return future

@@ -21,12 +21,13 @@ from ps_service.passes.call_frame import CallFrame
 from ps_service.passes.holders import Holders, copy_of, marked_copy_of
 from ps_service.passes.results import Used, record
 from ps_wire.codec.trees import mapped, parts_of
-from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError, TooLargeError
+from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError, RowsMovedError, TooLargeError
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
     from ps_service.passes.arguments import Arguments, Recording
     from ps_service.passes.contexts import PassHost
+    from ps_service.passes.pass_context import PassContext
     from ps_wire.refs import ContextId, Ref
 
 _hosting = threading.Lock()
@@ -100,9 +101,21 @@ def _record_function(
             computed = result if keep is NO and own is _PRIVATE else None
             result = _returned(keep, call_frame, own, result)
             used = Used(call_frame.leaves, call_frame.steps, values=call_frame.values)
-            return record(engine, context, recording.call, arguments, used, result, computed=computed)
+            made = record(engine, context, recording.call, arguments, used, result, computed=computed)
+            if deferred and call_frame.tables:
+                # From the return of the function until now, the pass did not count as one that uses them.
+                _check_rows(call_frame, context, recording)
+            return made
 
         return Deferred(function(*args, **kwargs), finish) if deferred else finish(function(*args, **kwargs))
+
+
+def _check_rows(call_frame: CallFrame, context: PassContext, recording: Recording) -> None:
+    try:
+        call_frame.check_rows()
+    except RowsMovedError:
+        context.drop(recording.call)
+        raise
 
 
 def _method_of_tensor(engine: PassHost, target: HostedObject, method: str, asked: Invocation) -> Callable[..., Any]:

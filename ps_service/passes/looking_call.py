@@ -17,16 +17,18 @@ if TYPE_CHECKING:
 
     from ps_service.hosting.objects import HostedObject
     from ps_service.passes.pass_context import PassContext
+    from ps_service.tables.stand_in import AllRows
 
 
 class LookingCall(Borrower):
     """A call whose code may look up in tables of this owner. If it is recorded, it belongs to the `context`, and the
     parameters of these `tables` are among its `leaves`, each with the number of `steps` when it first looked up there.
-    With a log, `uses_rows` notes that look-ups may add rows."""
+    The `marks` of the tables are from then. With a log, `uses_rows` notes that look-ups may add rows."""
 
     leaves: Sequence[Leaf]
     steps: Sequence[int]
-    tables: Sequence[torch.Tensor] = ()
+    tables: Sequence[AllRows] = ()
+    marks: Sequence[int] = ()
     context: PassContext | None = None
     uses_rows: Callable[[HostedObject], None] | None = None
     _thread: int
@@ -59,8 +61,17 @@ class LookingCall(Borrower):
         if not is_known:
             if self.uses_rows is not None:
                 self.uses_rows(table)
-            self.tables = [*self.tables, parameter]
+            self.tables, self.marks = [*self.tables, parameter], [*self.marks, value.mark]
             # As of a look-up by a trainer, without a handle; see `table_calls`.
             self.leaves = [*self.leaves, Leaf(None, parameter, parameter)]
             self.steps = [*self.steps, table.parameter_states[0].steps]
         return True
+
+    def check_rows(self) -> None:
+        """Raises `RowsMovedError` if rows of the tables have moved, or were about to, since the call looked up."""
+        for parameter, mark in zip(self.tables, self.marks, strict=True):
+            if mark not in (parameter.table.mark, CLOSED):
+                raise RowsMovedError(
+                    f"rows of {parameter.table} have moved to another owner before the call that looked up had its "
+                    "result: repeat the pass"
+                )

@@ -24,6 +24,7 @@ from tests.conftest import StartProcess
 from tests.integration.breaking import same_wherever_it_breaks
 from tests.integration.restarting import Owner
 from tests.integration.support import bits, in_memory
+from tests.waiting import until
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.peers import GroupPeers
 from trainer_client.rpc.planning import Plan
@@ -265,6 +266,27 @@ async def test_rows_move_while_a_module_looks_up(group: Group) -> None:
     assert items.owners == ["ps1"]
     await train(2)
     assert torch.equal(await net(IDS), await net.of_rows(await items(IDS)))
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_later_answer_with_rows_that_have_moved_is_an_error(group: Group, moves: bool) -> None:
+    ps = group.ps
+    items = await ps.table("items", DIM, tc.tables.SGD(lr=0.5), owners=["ps0"])
+    before = await items(IDS)
+    async with ps.context() as ctx:
+        call = asyncio.ensure_future(ps.call("tests.table_models.later", items, IDS))
+        await until(lambda: bool(table_models.LATER))
+        if moves:
+            await ps.rebalance([items], owners=["ps0", "ps1"])
+        future, rows = table_models.LATER.pop()
+        future.set_result(rows)
+        if moves:
+            with pytest.raises(tc.errors.RowsMovedError, match="have moved to another owner before the call"):
+                await call
+            return
+        await ctx.backward((await call).sum(), step=items.optimizer)
+    counts = (IDS[..., None] == IDS.flatten()).sum(-1)[..., None]
+    assert torch.equal(await items(IDS), before - 0.5 * 2 * counts)
 
 
 async def test_a_table_counts_as_used_before_the_call_that_looks_up_has_its_record(
