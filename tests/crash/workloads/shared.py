@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -80,9 +81,14 @@ class Shared(Workload):
             await ps.module(nn.Linear, 4, 2, name=f"{self.name}-{owner}", owner=owner, seed=1) for owner in self.uses
         ]
         parameters = [each for net in self._nets for each in net.parameters()]
-        self._opt = await ps.optimizer(
-            self._cls, parameters, name=f"{self.name}-opt", policy=self._policy, **self._options
-        )
+        made = partial(ps.optimizer, self._cls, parameters, policy=self._policy, **self._options)
+        try:
+            self._opt = await made(name=f"{self.name}-opt")
+        except tc.errors.SessionLostError as error:
+            # A machine has lost its power, and what was not synced. The check says whether it might lose that.
+            if "has gone back" not in str(error):
+                raise
+            self._opt = await made(name=f"{self.name}-opt")
 
     async def step(self, ps: tc.Client, choose: random.Random, tell: Teller) -> None:
         seed = choose.randrange(1 << 30)
