@@ -85,7 +85,7 @@ async def test_a_page_that_has_not_heard_yet_says_so(
 ) -> None:
     assert server._web is not None
     monkeypatch.setattr(server._web.page.feed, "_everything", lambda: iter(()))
-    monkeypatch.setattr(server._web.page.feed, "_news", lambda: '{"owners":[],"unseen":0,"alone":""}')
+    monkeypatch.setattr(server._web.page.feed, "send", lambda _: None)
     await browser.open(f"http://{server.http_address}/")
     assert await browser.ask("document.getElementById('live-text').textContent") == "Connecting"
     assert await browser.ask(f"{rows('owners')}.length") == 0
