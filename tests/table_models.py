@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from ps_service import TableRef, async_execution, hosted, remote
 
@@ -49,9 +52,36 @@ class Scored(nn.Module):
         return self.head(items(ids))
 
     @remote
+    def in_threads(self, ids: torch.Tensor) -> torch.Tensor:
+        """Look-ups in threads that have no part in the call."""
+        with ThreadPoolExecutor(1) as pool:
+            return self.head(torch.cat([*pool.map(self.items, ids)]))
+
+    @remote
+    def checkpointed(self, ids: torch.Tensor) -> torch.Tensor:
+        """A look-up that is made again in the backward."""
+        return checkpoint(lambda again: self.head(self.items(again).detach()), ids, use_reentrant=False)
+
+    @remote
+    def propagated(self, ids: torch.Tensor) -> torch.Tensor:
+        """A backward of its own onto the rows."""
+        self.items(ids).sum().backward()
+        return self.forward(ids)
+
+    @remote
     def returned(self) -> TableRef | None:
         """What cannot be sent."""
         return self.items
+
+
+@hosted
+class Begun(Scored):
+    """Looks up before any call."""
+
+    def __init__(self, items: TableRef, dim: int) -> None:
+        super().__init__(items, dim)
+        with torch.no_grad():
+            self.first = items(torch.arange(2))
 
 
 @remote

@@ -105,11 +105,15 @@ class CallFrame(LookingCall):
         if torch.is_grad_enabled() is not self._grad_before:
             torch._C._set_grad_enabled(self._grad_before)
         binder.reset(self._token)
-        if self.tables and self.context is not None:
-            self.context.has_looked_up(self.tables)
+        has_reached_rows = self.end_look_ups() if self.tables else False
         self._measured = None  # hooks of an open graph may refer to this frame, and must not to a view
         if self._bindings:
             self._settle(raised[0] is not None)
+        if has_reached_rows and raised[0] is None:
+            raise InvalidArgumentError(
+                "backward() onto the rows of a table, within a call, steps nothing; return the loss, and let the "
+                "caller propagate through it"
+            )
 
     def bind(self, hosted: HostedObject, is_target: bool = False) -> nn.Module:
         """If it `is_target`, the call is one of its own methods, whose caller chooses the mode. Other code finds a

@@ -67,6 +67,16 @@ class LookingCall(Borrower):
             self.steps = [*self.steps, table.parameter_states[0].steps]
         return True
 
+    def end_look_ups(self) -> bool:
+        """Ends the look-ups of the code. Returns whether a backward of the code itself has reached their rows, whose
+        gradients nobody would step with."""
+        assert self.context is not None, "it has tables"
+        self.context.has_looked_up(self.tables)
+        reached = [each for each in self.tables if each.grad is not None]
+        for each in reached:
+            each.grad = None
+        return bool(reached)
+
     def check_rows(self) -> None:
         """Raises `RowsMovedError` if rows of the tables have moved, or were about to, since the call looked up."""
         for parameter, mark in zip(self.tables, self.marks, strict=True):

@@ -96,7 +96,8 @@ class TableRef:
             The rows, [*ids.shape, dim], on the device of the ids.
 
         Raises:
-            InvalidArgumentError: The ids have another dtype, or are outside of a table of fixed size.
+            InvalidArgumentError: The ids have another dtype, or are outside of a table of fixed size; or this is not
+                the thread of a call that runs.
             TooLargeError: An owner would have more rows than it allows.
             UnknownNameError: The table was deleted.
         """
@@ -189,6 +190,12 @@ class TableRef:
         records = call is not None and call.records_look_ups
         # Code that has opened a pass of its own looks up as any other program.
         is_own = not records and torch.is_grad_enabled() and engine.membership.peers.in_pass()
+        if call is None and not is_own:
+            # Nobody could tell to which pass it belongs, if to any; an owner that starts again reaches no others yet.
+            raise InvalidArgumentError(
+                f"hosted code can look up in the table {self.name!r} only in the thread of a call that runs: not in a "
+                "constructor, in threads or callbacks of its own, or again in a backward (torch.utils.checkpoint)"
+            )
         if here is not None and here.value.routing.owners == (engine.name,) and not is_own:
             query = make(_Known(self.name, self.dim, self.dtype, self.rows, here.value.routing))
             answers = [rows_here(here, query, each) for each in query.asked.values()]

@@ -268,6 +268,26 @@ async def test_rows_move_while_a_module_looks_up(group: Group) -> None:
     assert torch.equal(await net(IDS), await net.of_rows(await items(IDS)))
 
 
+@pytest.mark.parametrize("owners", PLACES.values(), ids=PLACES)
+async def test_look_ups_that_no_pass_can_know_are_refused(group: Group, owners: list[str]) -> None:
+    ps = group.ps
+    items = await ps.table("items", DIM, tc.tables.SGD(lr=0.5), rows=ROWS, owners=owners)
+    net = await ps.module(SCORED, items, DIM, owner="ps0")
+    only = "only in the thread of a call that runs"
+    with pytest.raises(tc.errors.PsError, match=only):
+        await ps.module("tests.table_models.Begun", items, DIM, owner="ps0")
+    async with ps.context() as ctx:
+        with pytest.raises(tc.errors.PsError, match=only):
+            await net.in_threads(IDS)
+        with pytest.raises((tc.errors.PsError, RuntimeError), match=r"backward\(\)"):
+            await net.propagated(IDS)
+        score = await net.checkpointed(IDS)
+        with pytest.raises(tc.errors.PsError, match=only):
+            await ctx.backward(score.sum())
+    async with ps.context() as ctx:  # nothing of it is left
+        await ctx.backward((await net(IDS)).sum(), step=items.optimizer)
+
+
 @pytest.mark.parametrize("moves", [False, True])
 async def test_a_later_answer_with_rows_that_have_moved_is_an_error(group: Group, moves: bool) -> None:
     ps = group.ps
