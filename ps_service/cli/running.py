@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,6 +58,10 @@ def run(
     """
     if not module and not Path(program).is_file():
         fail(f"there is no file {program}; for a module, give -m before its name")
+    if port and port + owners > 1 << 16:
+        fail(f"{owners} owners from port {port} on would need ports above 65535")
+    if sys.stdout is None or sys.stderr is None:
+        fail("standard output or standard error is closed: the lines of owners and trainers go there")
     flags |= {"imports": imports}
     with reading("the configuration"):
         # Whether there is such a device only torch knows, and each owner says.
@@ -91,4 +96,5 @@ def own_flags(settings: config.OwnerConfig, number: int) -> list[str]:
 
 
 def _tell(text: str) -> None:
-    typer.secho(f"ps-service: {text}", err=True)
+    with suppress(OSError):  # nobody reads it, and all has to end nevertheless
+        typer.secho(f"ps-service: {text}", err=True)

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from ps_service.launch.owner import SELF, Owner
@@ -58,7 +59,7 @@ class Job:
         self._trainers: dict[int, Process] = {}
         self._stopped = asyncio.Event()
         self._signal = signal.SIGTERM
-        self._out, self._errors = (Prefixed(file.fileno(), self._stopped.set) for file in (sys.stdout, sys.stderr))
+        self._out, self._errors = (Prefixed(file.fileno(), self._closed) for file in (sys.stdout, sys.stderr))
 
     async def run(self) -> int:
         """Runs it, and returns its exit status: 0, that of the first process that failed, or, as in a shell, the number
@@ -67,10 +68,17 @@ class Job:
         Raises:
             OSError: There is no such port, or there can be no further process.
         """
-        for number in _SIGNALS:
-            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                continue  # as nohup wants it
-            asyncio.get_running_loop().add_signal_handler(number, self._take_signal, number)
+        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        for number, handler in before.items():
+            if number != signal.SIGHUP or handler != signal.SIG_IGN:  # as nohup wants it
+                signal.signal(number, partial(self._hear, asyncio.get_running_loop()))
+        try:
+            return await self._run()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def _run(self) -> int:
         async with self._processes:
             work = asyncio.create_task(self._work())
             stopped = asyncio.create_task(self._stopped.wait())
@@ -141,14 +149,27 @@ class Job:
         number = self._plan.restarts - left
         self._tell(f"{failure}; it is started again ({number} of {self._plan.restarts})")
 
+    def _hear(self, loop: asyncio.AbstractEventLoop, number: int, _: object) -> None:
+        """The handler of signals. It runs at once, also while the event loop waits for whoever reads the output."""
+        self._out.hurry()
+        self._errors.hurry()
+        loop.call_soon_threadsafe(self._take_signal, signal.Signals(number))
+
     def _take_signal(self, number: signal.Signals) -> None:
         if self._stopped.is_set():
-            self._tell(f"{number.name} again: all are killed")
             self._processes.kill()
+            self._tell(f"{number.name} again: all are killed")
             return
         self._signal = number
-        self._tell(f"{number.name}: the trainers are ended, then the owners drain; once more kills all")
         self._stopped.set()
+        self._tell(f"{number.name}: the trainers are ended, then the owners drain; once more kills all")
+
+    def _closed(self) -> None:
+        """Nobody reads an output any more, or its disk is full."""
+        if not self._stopped.is_set():
+            self._signal = signal.SIGPIPE
+            self._stopped.set()
+            self._tell("the output takes nothing any more: the trainers are ended, then the owners drain")
 
     def _status_of(self, result: BaseException | None) -> int:
         """The exit status of what the work has come to."""

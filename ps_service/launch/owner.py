@@ -81,7 +81,7 @@ class Owner:
 
         def take(line: bytes) -> None:
             self._out(line)
-            if line.rstrip() == ready:
+            if line.rstrip().endswith(ready):  # something that it imports may have printed without an end of the line
                 serving.set()
 
         self._process = self._processes.start(

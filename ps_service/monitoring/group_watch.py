@@ -59,22 +59,29 @@ class GroupWatch:
         self.slow = SlowTrainers()
         self.unseen = 0
         self.why_alone = ""
+        self._looked = asyncio.Event()
 
     def want(self) -> None:
         """Goes on for some time, or begins."""
         self._wanted_until = time.monotonic() + self.linger_seconds
         if not self._tasks:
+            self._looked.clear()
             self._note([])
             self._tasks[""] = asyncio.create_task(self._look())
 
     async def wanted(self, seconds: float) -> None:
-        """Goes on, or begins, and waits until every owner has answered once, or some time is over."""
+        """Goes on, or begins, and waits until the directory and all owners have answered once, or some time is over."""
         self.want()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(each.state == "asked" for each in self.owners.values()):
-                    self._heard.clear()
-                    await self._heard.wait()
+                await self._all_heard()
+                await self._looked.wait()  # the directory may know of more
+                await self._all_heard()
+
+    async def _all_heard(self) -> None:
+        while any(each.state == "asked" for each in self.owners.values()):
+            self._heard.clear()
+            await self._heard.wait()
 
     async def stop(self) -> None:
         """Stops, and forgets what is known. Calling it again does nothing."""
@@ -96,6 +103,7 @@ class GroupWatch:
                 self.why_alone = str(error)
             except Exception:
                 _log.exception("looking for the members of the group failed; it will be tried again")
+            self._looked.set()
             await asyncio.sleep(_LOOK_SECONDS)
         tasks = [task for name, task in self._tasks.items() if name]
         for task in tasks:

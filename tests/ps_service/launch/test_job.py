@@ -219,6 +219,35 @@ async def test_a_second_signal_kills_all(start: Start) -> None:
     assert not is_there(trainer)
 
 
+async def test_a_signal_ends_all_while_nobody_reads(start: Start) -> None:
+    run = await start("--trainers", "1", program="import os\nwhile True: print('process', os.getpid(), 'x' * 1000)")
+    process = (await run.read_until(r"process (\d+)"))[1]
+    run.process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(60):
+        assert await run.process.wait() == 130
+    assert not is_there(process)
+
+
+async def test_a_signal_ends_all_after_the_output_was_closed(start: Start) -> None:
+    run = await start("--trainers", "1", program=WAITS)
+    process = (await run.read_until(r"process (\d+)"))[1]
+    output = run.process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
+    output.close()
+    run.process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(60):
+        assert await run.process.wait() == 130
+    assert not is_there(process)
+
+
+async def test_an_owner_is_there_whatever_its_modules_print(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "noisy.py").write_text(
+        "import sys\nfrom ps_service import remote\nsys.stdout.write('loading ... ')\n@remote\ndef f(): ...\n"
+    )
+    run = await start("--import", "noisy", program="print('finished')")
+    assert await run.ended() == 0
+    assert "[trainer 0] finished" in run.lines
+
+
 async def test_a_trainer_that_does_not_end_is_killed_after_the_grace(start: Start) -> None:
     run = await start("--grace", "0.05", program=STUBBORN)
     await run.read_until(r"\[trainer 0\] process")
