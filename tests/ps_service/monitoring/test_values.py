@@ -182,6 +182,9 @@ async def test_curves_of_all_owners_of_a_group_are_told(http: aiohttp.ClientSess
             members.append(await join(server, Settings(), first.address if server is second else ""))
         for server in (first, second):
             of(server.engine.curves, "sgd").add(1, {server.engine.name: 1.0})
+        # The first that anybody wants to know.
+        rows = csv.DictReader(io.StringIO(await text_of(http, second, "/values.csv")))
+        assert {row["owner"] for row in rows} == {"ps0", "ps1"}
         async with http.get(f"http://{second.http_address}/messages") as response:
             stream, found = messages(response), set[str]()
             while found < {"ps0", "ps1"}:
