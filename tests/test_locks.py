@@ -17,7 +17,9 @@ REPORTED = "the waiting thread reports it"
 BACKWARD = "waited for in the thread of a backward, for which a compute thread waits and reports it"
 
 PLAIN = {
+    "ps_wire/codec/sources.py": SHORT,
     "ps_wire/connections/buffers.py": SHORT,
+    "ps_wire/numerics/operators.py": SHORT,
     "ps_wire/runtime/latency.py": SHORT,
     "ps_wire/runtime/locks.py": REPORTED,
     "ps_wire/runtime/scopes.py": SHORT,

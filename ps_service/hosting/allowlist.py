@@ -22,6 +22,7 @@ from ps_wire.codec.names import full_name, module_name, name_of
 from ps_wire.codec.records import codec_of
 from ps_wire.decorators import is_hosted, is_remote
 from ps_wire.errors import NotAllowedError
+from ps_wire.numerics import operators
 
 _log = logging.getLogger(__name__)
 
@@ -232,7 +233,9 @@ def _is_half_marked(value: Any) -> bool:
 
 def _imported(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        operators.resolve(again=True)  # it may have own ones
+        return module
     except ModuleNotFoundError as error:
         message = f"--import {name}: {error}"
         if error.name and f"{name}.".startswith(f"{error.name}."):

@@ -121,7 +121,7 @@ def handle(
         raise
     except BaseException as raised:
         # Even a SystemExit of hosted code becomes an answer, and does not end this process.
-        answer = _failed(ctx, operation, request, raised, number)
+        answer = _answer_for(ctx, operation, request, raised, number)
         if ctx.effects is not None:
             answer = _with_effects(ctx, number, answer)
         error = answer.reply.error.code
@@ -150,6 +150,15 @@ def _with_effects(ctx: RequestContext, number: int, answer: Answer) -> Answer:
     except StorageError as error:
         return failure(error, number)
     return answer
+
+
+def _answer_for(ctx: RequestContext, operation: Operation, request: Any, raised: BaseException, number: int) -> Answer:
+    """The answer for an exception. If that cannot be explained, it is the one for the error in this, and the log has
+    both: without an answer the trainer would wait for ever."""
+    try:
+        return _failed(ctx, operation, request, raised, number)
+    except Exception as error:
+        return failure(explain(error, operation.name, hosted=False), number)
 
 
 def _failed(ctx: RequestContext, operation: Operation, request: Any, raised: BaseException, number: int) -> Answer:

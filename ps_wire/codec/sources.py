@@ -5,13 +5,18 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from ps_wire.codec.names import module_name
+
+_PARSING: Final = threading.Lock()
+"""Held while a text is parsed: Python 3.11 counts the depth of all threads' trees together, and where two threads parse
+at once one of them may get a `SystemError`. A library that parses meanwhile may still be the cause of one."""
 
 TextOf = Callable[[Any], str]
 """The text of the file of a class or function; empty if it is not known."""
@@ -83,8 +88,9 @@ def _package(cls: type) -> str:
 def _source(text: str, qualname: str) -> str:
     """The lines of all definitions of that name in a text, with their decorators."""
     try:
-        nodes: list[Any] = [ast.parse(text)]
-    except (SyntaxError, ValueError):
+        with _PARSING:
+            nodes: list[Any] = [ast.parse(text)]
+    except (SyntaxError, ValueError, RecursionError, SystemError):
         return ""
     for name in qualname.split("."):
         nodes = [found for node in nodes for found in ast.walk(node) if getattr(found, "name", "") == name]

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ps_wire.numerics import operators
+
 
 class _Blocks(threading.local):
     """The seeded blocks that a thread is in, the innermost one last."""
@@ -31,6 +33,7 @@ class Seeded(TorchDispatchMode):
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        operators.resolve()
         self._seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 

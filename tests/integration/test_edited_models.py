@@ -225,3 +225,17 @@ async def test_a_file_that_is_gone_or_broken_says_nothing(server: Server, edited
             edited.file.write_text(text)
         message = await told(server, lambda ps: ps.module("edited_net.Net", 3, drop=0.1))
         assert message == "builtins.TypeError: Net.__init__() got an unexpected keyword argument 'drop'"
+
+
+async def test_an_error_that_cannot_be_explained_is_answered(
+    server: Server, edited: Edited, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> str:
+        raise SystemError("AST constructor recursion depth mismatch")
+
+    monkeypatch.setattr(server.engine.allowlist.loaded, "difference", fail)
+    async with tc.connect(server.address) as ps:
+        with pytest.raises(tc.errors.InternalError, match=r"its log says why \(SystemError\)"):
+            await ps.module("edited_net.Net", 3, drop=0.1)
+        assert "unexpected keyword argument 'drop'" in caplog.text
+        await ps.module("edited_net.Net", 3)
