@@ -56,6 +56,7 @@ _ALL: Final = (
     OperationInfo("hold", ends_pass=True),
     OperationInfo("settle", ends_pass=True),
     OperationInfo("reported"),
+    OperationInfo("add_to_curves"),
     OperationInfo("state", mutates=False, large=True),
     OperationInfo("load_state"),
     OperationInfo("status", mutates=False),

@@ -74,8 +74,7 @@ def check(values: Mapping[str, Reported]) -> None:
     if len(values) > MAX_REPORTED_NAMES:
         raise TooLargeError(f"{len(values)} values are reported with one gradient; at most {MAX_REPORTED_NAMES} may be")
     for name, (reduce, value) in values.items():
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_REPORTED_NAME:
-            raise InvalidArgumentError(f"the name of a value is a text of 1 to {MAX_REPORTED_NAME} characters")
+        check_name(name)
         if reduce not in REDUCTIONS:
             raise InvalidArgumentError(f"a value is reduced by one of {', '.join(REDUCTIONS)}, not by {reduce!r}")
         if reduce != "keep" and not is_reducible(value, reduce):
@@ -84,6 +83,12 @@ def check(values: Mapping[str, Reported]) -> None:
                 f"{name!r} is a {kind}, which has no {reduce}: numbers (integers of 64 bits) and dense tensors have "
                 "one; other values can be kept"
             )
+
+
+def check_name(name: object) -> None:
+    """Raises `InvalidArgumentError` if this is no name of a value."""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_REPORTED_NAME:
+        raise InvalidArgumentError(f"the name of a value is a text of 1 to {MAX_REPORTED_NAME} characters")
 
 
 def write(

@@ -9,6 +9,7 @@ from torch import nn
 
 from ps_service.durability import rounds
 from ps_service.durability.object_states import CannotBeKept
+from ps_service.measures.curve_messages import message_of
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.trees import parts_of
 from ps_wire.errors import PsError
@@ -132,6 +133,8 @@ class Records:
         except (PsError, CannotBeKept) as error:
             self.left_out.append({"name": hosted.name, "class": hosted.class_name, "why": str(error)})
             return
+        if isinstance(hosted.value, HostedOptimizer):
+            record.curves.extend(map(message_of, hosted.value.reported.told()))
         if hosted.ref.object_id not in listed:
             record.dependency_only, record.name = True, ""
         self._kept[hosted.ref.object_id] = record

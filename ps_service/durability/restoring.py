@@ -17,6 +17,7 @@ from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
 from ps_service.durability.value_files import FileSource
 from ps_service.hosting.objects import HostedObject
+from ps_service.measures.curve_messages import told_in
 from ps_service.passes.pass_context import KILLED, STOPPED
 from ps_service.quotas.accounts import Account
 from ps_service.requests.context import RequestContext
@@ -165,6 +166,8 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, source:
                 from_plain(Decoder(PayloadReader(None)).decode(record.policy)) if record.HasField("policy") else PLAIN
             )
             hosted.value.told(record.beside)
+            if record.curves:  # a record of the log has none, and leaves those that there are
+                hosted.value.reported.restore(map(told_in, record.curves))
             rounds.restore(engine, hosted.value, policy, record.rounds, lambda of: source.load(of, record.tensors))
         if record.HasField("frozen"):
             freeze(hosted, set(record.frozen.parameters))

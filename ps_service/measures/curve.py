@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from itertools import repeat
 from operator import add
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -50,6 +51,25 @@ class Curve:
         self._first, self._last = array("Q"), array("Q")
         self._count, self._not_finite = array("Q"), array("Q")
         self._total, self._low, self._high, self._at = array("d"), array("d"), array("d"), array("d")
+
+    @classmethod
+    def of(cls, seen: int, width: int, points: Points) -> Curve:
+        """The curve whose `points()` these are. Raises `ValueError` if no curve of so many values has them."""
+        number = len(points.first_version)
+        if not number <= MOST_POINTS or any(map(number.__ne__, map(len, points))) or width != _width(seen):
+            raise ValueError("these are not the points of a curve")
+        counts = list(map(add, points.finite, points.not_finite))
+        if sum(counts) != seen or any(map(width.__ne__, counts[:-1])) or not all(0 < each <= width for each in counts):
+            raise ValueError("points of a curve have as many values as its width says")
+        curve = cls()
+        curve.seen, curve.width = seen, width
+        curve._first, curve._last = array("Q", points.first_version), array("Q", points.last_version)
+        curve._count, curve._not_finite = array("Q", points.finite), array("Q", points.not_finite)
+        curve._total = array("d", map(_total, points.mean, points.finite))
+        curve._low = array("d", map(_or, points.low, points.finite, repeat(math.inf)))
+        curve._high = array("d", map(_or, points.high, points.finite, repeat(-math.inf)))
+        curve._at = array("d", points.time_seconds)
+        return curve
 
     def __len__(self) -> int:
         """The number of points."""
@@ -112,6 +132,14 @@ class Curve:
 def _mean(total: float, count: int, low: float, high: float) -> float:
     # Rounded, it may be beyond the numbers that it is of.
     return min(max(total / count / _SCALE, low), high) if count else math.nan
+
+
+def _total(mean: float, count: int) -> float:
+    return mean * _SCALE * count if count else 0.0
+
+
+def _or(value: float, count: int, empty: float) -> float:
+    return value if count else empty
 
 
 def first_changed(before: int, now: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ps_service.measures.curve import Curve, Points, first_changed
@@ -137,6 +137,14 @@ class OptimizerCurves:
                 points = curve.points(start)
                 about = (number, self.name, self.class_name, name)
                 found.fresh.append(CurveNews(*about, curve.seen, curve.width, start, points))
+
+    def restore(self, curves: Iterable[CurveNews]) -> None:
+        """Has these curves, where there is room. Called with the lock held. Raises `ValueError` for other points."""
+        self._by_name.clear()
+        for told in curves:
+            curve = Curve.of(told.seen, told.width, told.points)
+            if (number := self._curves.number(self)) and len(self) < MOST_VALUES:
+                self._by_name[told.name] = number, curve
 
     def _begun(self, name: str) -> tuple[int, Curve] | None:
         if len(self._by_name) >= MOST_VALUES or not (number := self._curves.number(self)):

@@ -33,6 +33,7 @@ _ALL: Final = (
     Point("hold", roles.TRAINER),
     Point("settle", roles.TRAINER),
     Point("reported", roles.TRAINER),
+    Point("add_to_curves", roles.TRAINER),
     Point("state", roles.BULK),
     Point("load_state", roles.ADMIN),
     Point("status", roles.READER),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ps_service.training.optimizers import optimizer_of
 from ps_service.training.snapshots import copied
 from ps_wire import reported
 from ps_wire.codec.trees import tensors_in
@@ -43,6 +44,15 @@ def check(ctx: RequestContext, optimizer: HostedOptimizer, messages: Sequence[pb
     if messages:
         known = optimizer.reported
         known.drop(known.expect(ctx.trainer, read(ctx, messages)))
+
+
+def add_to_curves(ctx: RequestContext, request: pb.AddToCurvesRequest, reply: pb.AddToCurvesReply) -> None:
+    """Adds values that count with no gradients to the curves of an optimizer."""
+    optimizer = optimizer_of(ctx.find(request.optimizer))
+    for name in {name for each in request.values for name in each.values}:
+        reported.check_name(name)
+    for each in request.values:
+        optimizer.reported.show(min(each.version, optimizer.version), each.values)
 
 
 def counted(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from ps_service.measures.curve_messages import message_of
 from ps_service.measures.events import MOST_EVENTS
 from ps_service.measures.histogram import quantile
 from ps_service.memory.available import memory
@@ -45,9 +46,6 @@ _EVENT_CHARACTERS: Final = 512 * 1024
 
 _MOST_NAMED: Final = 16
 """Most parameter groups, and most trainers that a round waits for, that are listed of one optimizer."""
-
-_OF_CURVE: Final = ("number", "optimizer", "class_name", "name", "seen", "width", "start")
-"""What a reply says of a curve beside its points."""
 
 _MOST_SAMPLES: Final = 100
 """Most samples of one reply, which are copied on the event loop."""
@@ -268,8 +266,7 @@ def write_curves(
 ) -> None:
     """Writes the curves of an owner, as far as they are not known; arguments as for `Curves.news`."""
     news = engine.curves.news(known, wanted)
-    for fresh in news.fresh:
-        reply.curves.add(**{name: getattr(fresh, name) for name in _OF_CURVE}, **fresh.points._asdict())
+    reply.curves.extend(map(message_of, news.fresh))
     reply.curve_numbers.extend(news.numbers)
     reply.ended_curves.extend(news.ended)
     reply.curve_values_left_out = news.left_out

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from ps_service.measures.curves import Curves, OptimizerCurves
+from ps_service.measures.curves import CurveNews, Curves, News, OptimizerCurves
 from ps_wire.codec.trees import leaves_in
 from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.limits import MAX_REPORTED_NAMES
@@ -65,6 +65,25 @@ class ReportedValues:
     def show_in(self, curves: Curves, name: str, class_name: str) -> None:
         """The values of rounds go into curves from now on, under the name of the optimizer."""
         self._curves = OptimizerCurves(curves, self._lock, name, class_name)
+
+    def show(self, version: int, values: Mapping[str, float]) -> None:
+        """Adds values that came without gradients to the curves; they count nowhere else."""
+        if self._curves is not None:
+            with self._lock:
+                self._curves.add(version, values)
+
+    def told(self) -> list[CurveNews]:
+        """All curves, whole."""
+        found = News([], [], [], 0)
+        if self._curves is not None:
+            self._curves.tell({}, found)
+        return found.fresh
+
+    def restore(self, curves: Iterable[CurveNews]) -> None:
+        """Has the curves that `told` has returned, before the first value. Raises `ValueError` if they are none."""
+        if self._curves is not None:
+            with self._lock:
+                self._curves.restore(curves)
 
     def end(self) -> None:
         """The optimizer is gone; its curves stay."""

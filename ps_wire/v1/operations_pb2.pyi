@@ -618,6 +618,33 @@ class ReportedReply(_message.Message):
     gradients: int
     def __init__(self, values: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., names: _Optional[_Iterable[str]] = ..., counts: _Optional[_Iterable[int]] = ..., gradients: _Optional[int] = ...) -> None: ...
 
+class AddToCurvesRequest(_message.Message):
+    __slots__ = ("optimizer", "values")
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    optimizer: _values_pb2.Handle
+    values: _containers.RepeatedCompositeFieldContainer[CurveValues]
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., values: _Optional[_Iterable[_Union[CurveValues, _Mapping]]] = ...) -> None: ...
+
+class CurveValues(_message.Message):
+    __slots__ = ("version", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, version: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class AddToCurvesReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Offer(_message.Message):
     __slots__ = ("number", "epoch", "applied", "withdraw")
     class AppliedEntry(_message.Message):

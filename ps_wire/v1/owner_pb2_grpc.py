@@ -164,6 +164,11 @@ class OwnerStub(object):
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.ReportedRequest.SerializeToString,
                 response_deserializer=ps__wire_dot_v1_dot_operations__pb2.ReportedReply.FromString,
                 _registered_method=True)
+        self.AddToCurves = channel.unary_unary(
+                '/ps_wire.v1.Owner/AddToCurves',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.AddToCurvesRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.AddToCurvesReply.FromString,
+                _registered_method=True)
         self.State = channel.unary_unary(
                 '/ps_wire.v1.Owner/State',
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.StateRequest.SerializeToString,
@@ -402,6 +407,12 @@ class OwnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddToCurves(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def State(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -625,6 +636,11 @@ def add_OwnerServicer_to_server(servicer, server):
                     servicer.Reported,
                     request_deserializer=ps__wire_dot_v1_dot_operations__pb2.ReportedRequest.FromString,
                     response_serializer=ps__wire_dot_v1_dot_operations__pb2.ReportedReply.SerializeToString,
+            ),
+            'AddToCurves': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddToCurves,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.AddToCurvesRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.AddToCurvesReply.SerializeToString,
             ),
             'State': grpc.unary_unary_rpc_method_handler(
                     servicer.State,
@@ -1385,6 +1401,33 @@ class Owner(object):
             '/ps_wire.v1.Owner/Reported',
             ps__wire_dot_v1_dot_operations__pb2.ReportedRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.ReportedReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddToCurves(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/AddToCurves',
+            ps__wire_dot_v1_dot_operations__pb2.AddToCurvesRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.AddToCurvesReply.FromString,
             options,
             channel_credentials,
             insecure,

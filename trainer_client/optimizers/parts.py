@@ -162,6 +162,13 @@ class RemoteOptimizer:
         request = pb.ReportedRequest(optimizer=self.name, reset=reset)
         return self.session.submit(Request(reported=request), None, ReportedValues.of)
 
+    def add_to_curves(self, values: Iterable[tuple[int, Mapping[str, float]]]) -> Pending[None]:
+        """Adds values to the curves of the page, each with the version that it is for."""
+        request = pb.AddToCurvesRequest(optimizer=self.name)
+        for version, each in values:
+            request.values.add(version=version, values=each)
+        return self.session.submit(Request(add_to_curves=request), None, nothing)
+
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""
         request = pb.UnscaleRequest(optimizer=self.name, context=context.message, factor=factor)

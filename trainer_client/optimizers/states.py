@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.replies import ReportedValues
     from trainer_client.session.in_flight import InFlightRequest, Read
     from trainer_client.session.session import Session
+    from trainer_client.session.stepped import Stepped
 
 T = TypeVar("T")
 
@@ -200,6 +201,22 @@ class OptimizerParts(Stepping, PushScaling):
             InvalidArgumentError: All parameters are in this process.
         """
         return self.first_part().values(reset)
+
+    def add_to_curves(self, steps: Iterable[tuple[Stepped, Mapping[str, float]]]) -> Pending[None]:
+        """Adds numbers to the curves that the page shows of this optimizer, each for the version of a step.
+
+        They count nowhere else: `values` does not have them. `progress(..., optimizer=)` calls this once a second.
+
+        Args:
+            steps: What steps of this optimizer have returned, in their order, and the numbers by name.
+
+        Raises:
+            InvalidArgumentError: All parameters are in this process, or a name is empty or longer than 128 characters.
+        """
+        part = self.first_part()
+        # That of a table has its name in the versions of an optimizer over several.
+        found = ((stepped.get(part.owner, max(stepped.values(), default=0)), each) for stepped, each in steps)
+        return part.add_to_curves(found)
 
     def first_part(self) -> RemoteOptimizer:
         """The part that counts values: that on the first owner by name."""

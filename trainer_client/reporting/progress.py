@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TextIO, TypeVar
 
 import torch
 
+from trainer_client.reporting.page import PageValues
+
 if TYPE_CHECKING:
     from trainer_client.session.stepped import Stepped
 
@@ -221,6 +223,7 @@ class Progress(Generic[T]):
         callbacks: Sequence[Callback],
         bar: Callable[[int | None, str], Bar] = bar_for,
         clock: Callable[[], float] = time.monotonic,
+        optimizer: Any = None,
     ) -> None:
         self._batches = batches
         self._total = total
@@ -229,6 +232,7 @@ class Progress(Generic[T]):
         self._make_bar = bar
         self._clock = clock
         self._meter = Meter(clock)
+        self._page = None if optimizer is None else PageValues(optimizer, clock)
         self._done = 0
         self._shown = 0.0
 
@@ -244,9 +248,12 @@ class Progress(Generic[T]):
         Returns:
             The numbers of the step, as callbacks get them.
         """
+        shown = values
         if stepped is not None and stepped.reported:
-            values = {name: each for name, each in stepped.reported.items() if isinstance(each, (int, float))} | values
-        numbers = self._meter.step(stepped, values)
+            shown = {name: each for name, each in stepped.reported.items() if isinstance(each, (int, float))} | values
+        numbers = self._meter.step(stepped, shown)
+        if self._page is not None:
+            self._page.add(stepped, {name: numbers.values[name] for name in values})
         for each in self._callbacks:
             each(numbers)
         return numbers
@@ -294,6 +301,8 @@ class Progress(Generic[T]):
         try:
             yield bar
         finally:
+            if self._page is not None:
+                self._page.close()
             bar.show(self._done, str(self._meter))
             bar.close()
 
@@ -304,6 +313,7 @@ def progress(
     total: int | None = None,
     description: str = "",
     callbacks: Sequence[Callback] = (),
+    optimizer: Any = None,
 ) -> Progress[T]:
     """Goes through batches, and shows how many are done, how long it will take, and the numbers of the steps.
 
@@ -322,7 +332,12 @@ def progress(
         total: How many there are; their length if they have one.
         description: What stands before the bar.
         callbacks: Called with the `StepNumbers` of every step, such as a `TensorBoard`.
+        optimizer: An optimizer whose curves on the page get the values that `Progress.step` is given, in one message a
+            second. Values of steps that were skipped, or whose gradients do not count, are left out.
+
+    Raises:
+        InvalidArgumentError: The optimizer has tables only, or all of its parameters are in this process.
     """
     if total is None and isinstance(batches, Sized):
         total = len(batches)
-    return Progress(batches, total, description, callbacks)
+    return Progress(batches, total, description, callbacks, optimizer=optimizer)

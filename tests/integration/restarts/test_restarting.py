@@ -64,6 +64,26 @@ async def test_training_goes_on_bit_for_bit(owner: Owner, ps: tc.Client, cls: An
     assert bits((await opt.state_dict())["state"]) == bits(local.state_dict()["state"])
 
 
+async def test_curves_of_values_go_on(owner: Owner, ps: tc.Client) -> None:
+    def curves() -> Any:
+        return [
+            (each.optimizer, each.name, each.seen, list(each.points.last_version), list(each.points.mean))
+            for each in owner.server.engine.curves.news({}).fresh
+        ]
+
+    net = await ps.module("torch.nn.Linear", 4, 2, name="net", seed=3)
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    for number in range(6):
+        async with ps.context() as ctx:
+            await ctx.backward((await net(torch.ones(1, 4))).sum())
+            await opt.step(ctx, values={"loss": 0.5 * number, "bad": float("nan")})
+        if number % 2:
+            before = curves()
+            await owner.restart()
+            assert str(curves()) == str(before), "NaN is not equal to itself"
+    assert curves()[0] == ("net.optimizer", "loss", 6, [1, 2, 3, 4, 5, 6], [0.0, 0.5, 1.0, 1.5, 2.0, 2.5])
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["step by itself", "step in the backward"])
 async def test_restarts_under_load_are_not_noticed_and_every_step_counts_once(owner: Owner, together: bool) -> None:
     """A weight from which every step takes one: what is left tells how many there were."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -67,6 +68,42 @@ def test_it_is_bounded_and_every_point_stands_for_as_many_values(values: list[fl
     ):
         assert first == index * curve.width + 1
         assert last == min((index + 1) * curve.width, len(values)) == at - 999
+
+
+@given(sequences(), st.lists(FLOATS, max_size=2 * MOST_POINTS))
+def test_one_that_is_made_again_from_its_points_goes_on_as_before(values: list[float], later: list[float]) -> None:
+    curve = made(values)
+    again = Curve.of(curve.seen, curve.width, curve.points())
+    for index, value in enumerate(later):
+        for each in (curve, again):
+            each.add(len(values) + index, value, 5000.0 + index)
+    assert again.seen == curve.seen and again.width == curve.width
+    for name, before, now in zip(Points._fields, curve.points(), again.points(), strict=True):
+        if name == "mean":  # sums are made of means again
+            now = [pytest.approx(each, rel=1e-9, nan_ok=True) for each in now]
+        assert (
+            list(map(str, before)) == list(map(str, now))
+            if name in ("low", "high")
+            else list(before) == now or all(map(operator.eq, before, now))
+        )
+
+
+@pytest.mark.parametrize("of", ["too many", "short", "empty", "wide", "count"])
+def test_other_points_are_refused(of: str) -> None:
+    points = made([1.0, 2.0, 3.0]).points()
+    seen, width = 3, 1
+    if of == "too many":
+        points, seen = Points(*(list(each) * MOST_POINTS for each in points)), 3 * MOST_POINTS
+    elif of == "short":
+        points = points._replace(mean=points.mean[1:])
+    elif of == "empty":
+        points = points._replace(finite=[1, 0, 2])
+    elif of == "wide":
+        width = 2
+    else:
+        seen = 4
+    with pytest.raises(ValueError, match="points"):
+        Curve.of(seen, width, points)
 
 
 @given(st.lists(STEPS, min_size=1, max_size=2000))

@@ -280,6 +280,7 @@ def test_only_short_requests_run_on_the_event_loop() -> None:
         "attach",
         "release",
         "delete",
+        "add_to_curves",
         "end_context",
         "sessions",
         "history",
