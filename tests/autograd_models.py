@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations
 from ps_service import RRef, hosted, remote
 from tests.custom_functions import FailingBackward
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a wait at a barrier fails the test, with a message."""
 
 _barriers: dict[str, threading.Barrier] = {}

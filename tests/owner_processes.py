@@ -34,7 +34,7 @@ class OwnerProcess:
 
     async def ended(self) -> tuple[str, list[str]]:
         """What else it wrote: the rest of standard output, and lines of standard error."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             out, error = await self.process.communicate()
         return out.decode(), error.decode().splitlines()
 

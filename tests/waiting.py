@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-SECONDS: Final = 30.0
+SECONDS: Final = 90.0
 """How long is waited at most, on a busy machine."""
 
 _WITHOUT_PAUSE: Final = 0.05

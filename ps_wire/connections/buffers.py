@@ -142,31 +142,49 @@ def teach_malloc() -> None:
             option(number, nbytes)
 
 
+_LATER_CALLS: Final = 3
+"""How often unused memory is given back again while nothing is used."""
+
+
 class Reclaimer:
-    """Calls a function, in a thread, after some seconds without use. Does nothing without an event loop."""
+    """Calls a function, in a thread, after some seconds without use, and again after two, four and eight times as long:
+    a pass that used large messages may end after that. Does nothing without an event loop."""
 
     def __init__(self, reclaim: Callable[[], object], seconds: float = IDLE_SECONDS) -> None:
         self._reclaim = reclaim
         self._seconds = seconds
         self._last_used = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._turn = 0  # of the timer that counts
+        self._waits = False
+        self._calls = 0  # since the last use
 
     def used(self) -> None:
         """Notes that a large message was sent or received."""
         now, before = time.monotonic(), self._last_used
         self._last_used = now
         # The loop of the timer may have been closed.
-        if self._timer is None or now - before > 2 * self._seconds:
-            with suppress(RuntimeError):
-                self._timer = asyncio.get_running_loop().call_later(self._seconds, self._look)
+        if not self._waits or self._calls or now - before > 2 * self._seconds:
+            self._calls = 0
+            self._look_after(self._seconds)
 
-    def _look(self) -> None:
+    def _look_after(self, seconds: float) -> None:
+        self._turn += 1
+        with suppress(RuntimeError):
+            asyncio.get_running_loop().call_later(seconds, self._look, self._turn)
+            self._waits = True
+
+    def _look(self, turn: int) -> None:
+        if turn != self._turn:
+            return  # it was used meanwhile
         left = self._last_used + self._seconds - time.monotonic()
         if left > 0:
-            self._timer = asyncio.get_running_loop().call_later(left, self._look)
-        else:
-            self._timer = None
-            COPIES.start(self._reclaim)
+            self._look_after(left)
+            return
+        self._waits = False
+        COPIES.start(self._reclaim)
+        if self._calls < _LATER_CALLS:
+            self._calls += 1
+            self._look_after(self._seconds * 2**self._calls)
 
 
 def reclaim() -> None:

@@ -126,7 +126,7 @@ class ConnectionSuite:
 
     @pytest.fixture
     async def there(self, host: Host) -> AsyncIterator[Way]:
-        async with asyncio.timeout(30), self.way(host.serve) as way:
+        async with asyncio.timeout(50), self.way(host.serve) as way:
             yield way
             host.release()
             await way.connector.close()

@@ -295,7 +295,7 @@ async def test_a_trainer_that_waits_for_an_owner_can_be_stopped(
 ) -> None:
     trainer = Trainer(replace(settings, owners=("unknown",)), few)
     running = asyncio.create_task(trainer.run())
-    async with tc.connect(settings.directory) as ps, asyncio.timeout(20):
+    async with tc.connect(settings.directory) as ps, asyncio.timeout(50):
         while (await ps.status()).sessions < 3:  # the owner's own, this one, and the trainer's
             pass
     trainer.stop()

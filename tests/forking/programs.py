@@ -12,7 +12,7 @@ import pytest
 
 from tests.forking.process import Forking
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds within which the programs of a test have ended after it."""
 
 

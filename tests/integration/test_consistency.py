@@ -30,7 +30,7 @@ from tests.training import (
     twin,
 )
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 IDS = torch.tensor([[0, 2], [1, 0]])
 
 MAKES: dict[str, tuple[str, tuple[Any, ...], torch.Tensor]] = {

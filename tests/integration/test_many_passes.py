@@ -33,7 +33,7 @@ async def one_pass(ps: tc.Client, relu: tc.RemoteModule, numbers: int) -> float:
 
 async def test_eight_passes_at_once_with_gradients_of_8_mb(ps: tc.Client) -> None:
     relu = await ps.module("torch.nn.ReLU")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         sums = await asyncio.gather(*(one_pass(ps, relu, 2 * MIB) for _ in range(8)))
     assert sums == [2.0 * MIB] * 8
 
@@ -51,7 +51,7 @@ async def test_a_pass_needs_none_of_the_program_s_threads(ps: tc.Client) -> None
     loop, end = asyncio.get_running_loop(), threading.Event()
     blocked = [loop.run_in_executor(None, end.wait, 60) for _ in range(4 * (os.cpu_count() or 1) + 32)]
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await one_pass(ps, await ps.module("torch.nn.ReLU"), 2 * MIB) == 2 * MIB
     finally:
         end.set()

@@ -67,9 +67,12 @@ async def burst(address: str, transport: str) -> tc.Client:
 
 async def status_when(ps: tc.Client, so: Callable[[OwnerStatus], bool]) -> OwnerStatus:
     """The first status in which something is so; it is asked for a few times a second."""
-    async with asyncio.timeout(60):
-        while not so(status := await ps.status()):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+    try:
+        async with asyncio.timeout(120):
+            while not so(status := await ps.status()):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        pytest.fail(f"that is not so within two minutes: {status}, and {shared()} bytes are shared here")
     return status
 
 

@@ -112,7 +112,7 @@ async def test_the_gradients_of_an_open_round_are_applied_when_their_optimizer_e
             after = await one.net.state_dict()
             return not torch.equal(after["weight"], before["weight"])
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(50):
             while not await is_applied():
                 pass
 

@@ -35,7 +35,7 @@ async def test_rounds_do_not_wait_for_a_program_that_has_ended(
     assert owner.engine.limits.lease_seconds == 30
     command = ("tests.integration.unclosed_trainer", owner.address, transport, how)
     async with tc.connect(owner.address) as ps:
-        async with asyncio.timeout(30), aclosing(await forking.begin(*command, errors=True)) as process:
+        async with asyncio.timeout(50), aclosing(await forking.begin(*command, errors=True)) as process:
             assert await process.stdout.readline() == b"stepped\n"
             out, errors = await process.communicate()
         assert (process.returncode, out) == (7 if how == "raises" else 0, b"")
@@ -43,7 +43,7 @@ async def test_rounds_do_not_wait_for_a_program_that_has_ended(
         assert "Traceback" not in errors.decode() and "never" not in errors.decode()
         net = await ps.module(torch.nn.Linear, 4, 4, name="net", seed=0)
         opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, policy=tc.policies.Sync())
-        async with asyncio.timeout(10), ps.context() as ctx:
+        async with asyncio.timeout(50), ps.context() as ctx:
             await ctx.backward((await net(torch.ones(1, 4))).sum(), step=opt)
     told = [each.text for each in owner.engine.events.latest() if each.kind == "left"]
     assert len([each for each in told if f"process {process.pid} " in each]) == 1

@@ -20,7 +20,7 @@ from ps_wire.runtime.locks import ReportingLock
 from tests.integration.support import COUNTER, MODELS, engine, until
 from tests.integration.wire_models import MadeOnce, SlowToMake
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @asynccontextmanager

@@ -60,7 +60,7 @@ class Heard(logging.Handler):
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(50):
                 await self._event.wait()
         finally:
             self._logger.removeHandler(self)
@@ -207,7 +207,7 @@ async def test_draining_ends_when_its_time_is_up(server: Server) -> None:
 
 async def test_an_idle_owner_drains_at_once(server: Server) -> None:
     async with tc.connect(server.address):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(50):
             await server.drain(3600.0)
         assert server.kept.is_set()
 
@@ -303,6 +303,6 @@ async def test_sweeps_follow_the_shortest_time_limit_and_one_that_fails_is_not_t
 
     monkeypatch.setattr(engine.sessions, "expired", fails_once)
     async with Server(engine):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             await again.wait()
     assert "checking the leases failed" in caplog.text

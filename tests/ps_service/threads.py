@@ -9,7 +9,7 @@ from typing import Any
 
 from ps_service.parameters.locks import ParameterLocks
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test says that something hangs."""
 
 

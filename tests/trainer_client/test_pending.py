@@ -240,7 +240,7 @@ async def test_cancelling_stops_the_coroutine() -> None:
     pending.cancel()
     with pytest.raises(CancelledCallError):
         await pending
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         await stopped.wait()
 
 

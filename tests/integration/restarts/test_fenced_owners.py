@@ -92,7 +92,7 @@ async def test_one_that_waits_can_be_stopped(forking: Forking, start: StartOwner
         while b"it is waited for" not in (line := await process.stderr.readline()):
             assert line
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(50):
             assert await process.wait() == 0
     finally:
         await process.aclose()

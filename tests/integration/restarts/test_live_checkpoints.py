@@ -197,7 +197,7 @@ async def test_an_owner_writes_them_by_itself_and_when_it_is_asked(
         assert told.startswith(f"{tmp_path}/checkpoint-")
         assert " of ps0: 1 objects, " in told
         number = int(told.split()[0].rpartition("-")[2])
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(50):
             while newest(tmp_path) < number + 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         owner.process.kill()

@@ -158,7 +158,7 @@ async def test_a_disk_that_cannot_sync_acknowledges_nothing(tmp_path: Path, monk
             with pytest.raises(tc.errors.StorageError, match="Input/output error"):
                 await one_pass(ps, net, opt, 1)
         assert (await net(X)).shape == (2, 2)
-        async with grpc.aio.insecure_channel(owner.address) as channel, asyncio.timeout(30):
+        async with grpc.aio.insecure_channel(owner.address) as channel, asyncio.timeout(50):
             async for each in health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()):
                 if each.status == health_pb2.HealthCheckResponse.NOT_SERVING:
                     break

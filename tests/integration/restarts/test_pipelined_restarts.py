@@ -72,7 +72,7 @@ async def test_a_request_is_not_waited_for_if_one_that_it_follows_is_turned_away
         earlier = call(result_id=id)
         earlier.args.tuple.items.append(Value(integer=7))
         await stream.send(Frame(number=2, request=Request(call=earlier)))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(50):
             await draining
     told = [(await stream.receive()).draining.turned_away for _ in range(2)]
     assert told == [[], [2, 3, 4]]

@@ -22,7 +22,7 @@ from tests.integration.restarts.test_moved_owners import members
 from tests.integration.support import bits
 from tests.owner_processes import OwnerProcess, StartOwner, forked_owners
 from tests.ports import ReservedPort
-from tests.waiting import pauses
+from tests.waiting import pauses, until
 
 MODELS = [
     flag
@@ -82,7 +82,7 @@ async def test_one_joins_and_is_found_after_a_keeper_was_killed(keepers: Keepers
     os.kill(new.process.pid, signal.SIGTERM)
     _, said = await new.ended()
     assert new.process.returncode == 0 and not any("hosted code" in each for each in said)
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(50):
         for pause in pauses(0.05):  # an owner hears of it with its next claim
             if "ps3" not in await members(keepers.owners["ps1"]):
                 break
@@ -110,6 +110,14 @@ async def test_keepers_move_and_die_while_trainers_train(keepers: Keepers) -> No
         for name in ("ps0", "ps1"):
             await keepers.kill(name)
             await keepers.start(name)
+        # Nobody would be left to tell a trainer that has not found them yet.
+        await until(
+            lambda: all(
+                each.ps.sessions[name].address == keepers.owners[name].address
+                for each in trainers
+                for name in ("ps0", "ps1")
+            )
+        )
         await keepers.kill("ps2")
         # The two that have moved are a majority. A new one has to be told where one of them is.
         moved = f"{keepers.addresses[0]}={keepers.owners['ps0'].address}"
@@ -192,7 +200,7 @@ async def test_a_group_that_is_killed_as_a_whole_comes_back(keepers: Keepers) ->
         await step
         assert [bits(await net.state_dict()) for net in trainer.nets] == [bits(each) for each in trained_here(range(2))]
         assert [ps.sessions[name].losses for name in ("ps0", "ps1")] == [0, 0]
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(50):
         for pause in pauses(0.05):  # an owner hears of another with its next claim
             if len(found := await members(keepers.owners["ps2"])) == 3:
                 break

@@ -74,7 +74,7 @@ async def refuses(*some: Owner) -> None:
 
 
 async def stopped(*stops: asyncio.Task[None]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         await asyncio.gather(*stops)
 
 
@@ -177,7 +177,7 @@ async def test_an_owner_that_is_there_again_is_tried_before_a_pass_is_given_up(
         finishing = asyncio.create_task(net.finish(ctx, first, 0))
         await asyncio.sleep(0)
         stop = draining(both[1])
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             assert await finishing == {"ps0": 1, "ps1": 1}
         ctx.end()
         await stopped(stop)

@@ -118,7 +118,7 @@ async def test_an_open_pass_may_look_up_again_while_a_table_is_closed(trio: tupl
         assert not await its.follower.call("ps0", "is_quiet", "a move")
         bags = await items.bag(drawn(2), torch.arange(64))
         await ctx.backward(rows.sum() + bags.sum(), step=items.optimizer)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(50):
         while not await its.follower.call("ps0", "is_quiet", "a move"):  # noqa: ASYNC110 (the end of the pass follows)
             await asyncio.sleep(0.001)
     await its.follower.call("ps0", "reopen", "a move", True)

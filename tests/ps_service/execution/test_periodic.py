@@ -35,7 +35,7 @@ async def test_calls_go_on_after_an_error_and_until_they_are_ended(
     looks = Looks()
     periodic = Periodic(0.001, looks.later if is_coroutine else looks, "looking")
     periodic.begin()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         await looks.third.wait()
     await periodic.end()
     count = looks.count

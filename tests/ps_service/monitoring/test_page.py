@@ -68,7 +68,7 @@ async def messages(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, 
 
 async def until(stream: AsyncIterator[dict[str, Any]], field: str) -> dict[str, Any]:
     """The next message that has a field."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         async for message in stream:
             if field in message:
                 return message
@@ -273,7 +273,7 @@ async def test_a_stream_begins_with_everything_and_goes_on_with_what_is_new(
     http: aiohttp.ClientSession, server: Server
 ) -> None:
     server._sampler.sample()
-    async with http.get(f"http://{server.http_address}/messages") as response, asyncio.timeout(20):
+    async with http.get(f"http://{server.http_address}/messages") as response, asyncio.timeout(50):
         assert response.headers["Content-Type"].startswith("text/event-stream")
         stream = messages(response)
         first = await anext(stream)
@@ -310,7 +310,7 @@ async def test_a_page_that_does_not_read_is_cut_off_and_the_others_go_on(
     reader, writer = await asyncio.open_connection(*server.http_address.split(":"), limit=1024)
     writer.write(b"GET /messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await reader.readline()
-    async with http.get(f"http://{server.http_address}/messages") as response, asyncio.timeout(30):
+    async with http.get(f"http://{server.http_address}/messages") as response, asyncio.timeout(50):
         stream = messages(response)
         await until(stream, "complete")
         assert len(feed.streams) == 2
@@ -342,14 +342,14 @@ async def test_the_watch_ends_when_nobody_looks(http: aiohttp.ClientSession, ser
     watch.linger_seconds = 0.0
     assert not watch._tasks
     await text_of(http, server)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         while watch._tasks:  # noqa: ASYNC110 - it looks at the clock every two seconds
             await asyncio.sleep(0.01)
     assert watch.owners == {}
 
 
 async def test_an_open_page_does_not_hold_the_end_up(http: aiohttp.ClientSession) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         async with Server(Engine("ps0"), http=HERE) as server:
             response = await http.get(f"http://{server.http_address}/messages")
             await anext(messages(response))

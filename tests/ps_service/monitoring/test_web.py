@@ -210,7 +210,7 @@ async def test_health_answers_before_the_owner_serves_and_until_it_has_drained(
 
 
 async def test_a_connection_that_is_kept_does_not_hold_the_end_up() -> None:
-    async with aiohttp.ClientSession() as keeping, asyncio.timeout(20):
+    async with aiohttp.ClientSession() as keeping, asyncio.timeout(50):
         async with Server(owner(), http=HERE) as server:
             await health(keeping, server)
             silent = await asyncio.open_connection(*server.http_address.split(":"))

@@ -26,7 +26,7 @@ class Request:
 
 
 async def expired(request: Request) -> float:
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(50):
         return await request.expired
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,16 +14,18 @@ import pytest
 
 from ps_wire.connections.buffers import RECEIVED, Reclaimer, reclaim
 from ps_wire.limits import MIB
+from ps_wire.runtime.threads import COPIES
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
-async def test_memory_is_reclaimed_once_after_the_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_reclaimed_after_the_last_use_and_some_times_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = COPIES.start
     now, timers = 100.0, list[tuple[float, Callable[[], None]]]()
     loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-    def call_later(seconds: float, look: Callable[[], None]) -> object:
-        timers.append((now + seconds, look))
+    def call_later(seconds: float, look: Callable[[int], None], turn: int) -> object:
+        timers.append((now + seconds, partial(look, turn)))
         return look
 
     def reached(at: float) -> None:
@@ -37,17 +40,28 @@ async def test_memory_is_reclaimed_once_after_the_last_use(monkeypatch: pytest.M
         patch.setattr("ps_wire.connections.buffers.time", SimpleNamespace(monotonic=lambda: now))
         patch.setattr(loop, "call_later", call_later)
         reclaimed: list[float] = []
+        asked: list[float] = []
+        patch.setattr(COPIES, "start", lambda work: (asked.append(now), start(work)))
         reclaimer = Reclaimer(lambda: (reclaimed.append(now), loop.call_soon_threadsafe(done.set)), seconds=5.0)
         for _ in range(20):
             reclaimer.used()
             reached(now + 1.0)
         reached(now + 3.9)
         assert not reclaimed and len(timers) == 1
-        reached(now + 0.2)
+        last = now - 4.9
+        reached(now + 30.0)  # twice
+        for _ in range(2):  # once more, as if it had not been used before
+            reclaimer.used()
+            reached(now + 3.0)
+        last_again = now - 3.0
+        reached(now + 1000.0)
         assert not timers
     async with asyncio.timeout(PATIENCE):
-        await done.wait()
-    assert len(reclaimed) == 1
+        while len(reclaimed) < 6:
+            await done.wait()
+            done.clear()
+    times = [last + 5, last + 15, *(last_again + each for each in (5, 15, 35, 75))]
+    assert asked == pytest.approx(times)
 
 
 def test_a_loop_that_ended_does_not_end_it() -> None:

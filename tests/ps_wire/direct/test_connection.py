@@ -47,7 +47,7 @@ async def test_closing_does_not_wait_for_a_side_that_does_not_close(monkeypatch:
     async with connected() as (near, far):
         far._stream.pause()
         await near.send(Packet(Frame(number=1)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             await near.close()
             await near.closed()
         with pytest.raises(ConnectionBroken):

@@ -13,7 +13,7 @@ import pytest
 
 from ps_wire.runtime.threads import BLOCKING, COPIES, Threads, read_on_loop
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 async def test_results_and_errors_of_a_function_are_returned() -> None:

@@ -41,7 +41,7 @@ async def carried(writes: list[list[bytes]], kind: type[StreamSocket] = UnixSock
         ended.set()
 
     writer, reader = kind(near, Collecting(), broken.append), kind(far, collecting, gone)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(50):
         for pieces in writes:
             writer.write(pieces)
         await writer.drained.wait()

@@ -12,7 +12,7 @@ from ps_wire.errors import CancelledCallError
 from trainer_client.contexts.backwards import Queue
 from trainer_client.graph.running_backward import RunningBackward
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def call(owner: str, number: int) -> Any:

@@ -36,7 +36,7 @@ class Diary:
         self.failures = 0
 
     async def next(self) -> tuple[str, Any]:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(50):
             return await self._entries.get()
 
     async def expect(self, *kinds: str) -> Any:
@@ -360,7 +360,7 @@ async def test_stopping_in_the_moment_in_which_it_is_told_to_try_again(start: St
     await connector.tried.wait()
     await waiting.until(lambda: diary.failures > 0)
     link.try_now()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(50):
         await link.stop()
     assert diary.empty
 

@@ -79,7 +79,7 @@ async def test_a_client_that_is_closed_tells_nothing_more(states: list[Connectio
 
 async def test_an_owner_that_is_down_is_lost_with_the_reason(states: list[ConnectionState]) -> None:
     with pytest.raises(tc.errors.UnavailableError, match="refused"):
-        async with asyncio.timeout(20), tc.connect("127.0.0.1:1", connect_timeout=0.2, on_state=states.append):
+        async with asyncio.timeout(50), tc.connect("127.0.0.1:1", connect_timeout=0.2, on_state=states.append):
             pytest.fail("nothing is there")
     assert kinds(states) == ["connecting", "lost"]
     assert "refused" in states[-1].reason
