@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Runs a command; `inspect` without the modules of the others, which need gRPC."""
+    """Runs a command; `inspect` without the modules of the others, which need gRPC. Ctrl-C is told by the status alone,
+    also while they are imported."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run() -> None:
     command, *arguments = sys.argv[1:] or [""]
     if command == "inspect":
         alone(arguments, prog_name="ps-service inspect")

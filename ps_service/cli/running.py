@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -74,6 +75,8 @@ def run(
     common = [*flags_of(flags), *(["--config", str(file)] if file else [])]
     each = [[*common, *own_flags(settings, number)] for number in range(owners)]
     command = [sys.executable, *(["-m"] if module else []), program, *(arguments or [])]
+    if names := left_aside(settings.data_dir, owners):
+        _tell(f"{settings.data_dir} has the state of {', '.join(names)}, too, which is not started: see --owners")
     plan = Plan(each, command, trainers, restarts, settings.data_dir is not None, grace, port)
     try:
         status = asyncio.run(_run(plan))
@@ -88,11 +91,18 @@ async def _run(plan: Plan) -> int:
 
 def own_flags(settings: config.OwnerConfig, number: int) -> list[str]:
     """The options that only one of the owners has."""
-    http, folder = settings.http, settings.data_dir
+    http, folder, direct = settings.http, settings.data_dir, settings.direct_port
     if http:
         host, _, port = http.rpartition(":")
         http = f"{host}:{int(port) and int(port) + number}"
-    return flags_of({"http": http or None, "data_dir": folder and folder / f"ps{number}"})
+    direct_port = direct + number if isinstance(direct, int) and direct else None
+    return flags_of({"http": http or None, "data_dir": folder and folder / f"ps{number}", "direct_port": direct_port})
+
+
+def left_aside(folder: Path | None, owners: int) -> list[str]:
+    """The names of owners that have a folder in the data directory, and are not among the first so many."""
+    names = {path.name for path in folder.glob("ps*")} if folder is not None else set()
+    return sorted(name for name in names if re.fullmatch(r"ps(0|[1-9]\d*)", name) and int(name[2:]) >= owners)
 
 
 def _tell(text: str) -> None:

@@ -9,9 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from ps_service.cli import entry
 from ps_service.cli.commands import app
 from ps_service.cli.options import OF_ONE, flags_of, with_settings, with_settings_of_owners
-from ps_service.cli.running import own_flags
+from ps_service.cli.running import left_aside, own_flags
 from ps_service.config import OwnerConfig
 
 GIVEN: dict[str, Any] = {
@@ -64,10 +65,29 @@ def test_options_of_owners_become_their_arguments_again() -> None:
 
 
 def test_owners_get_what_is_theirs_alone() -> None:
-    given = OwnerConfig(http="127.0.0.1:9464", data_dir=Path("kept"))
-    assert own_flags(given, 1) == ["--http", "127.0.0.1:9465", "--data-dir", "kept/ps1"]
+    given = OwnerConfig(http="127.0.0.1:9464", data_dir=Path("kept"), direct_port=7000)
+    assert own_flags(given, 1) == ["--http", "127.0.0.1:9465", "--data-dir", "kept/ps1", "--direct-port", "7001"]
+    assert own_flags(OwnerConfig(direct_port="off"), 1) == []
     assert own_flags(OwnerConfig(http="127.0.0.1:0"), 1) == ["--http", "127.0.0.1:0"]
     assert own_flags(OwnerConfig(), 1) == []
+
+
+def test_owners_that_are_not_started_are_told(tmp_path: Path) -> None:
+    for name in ("ps0", "ps1", "ps2", "ps10", "ps01", "psx", "other"):
+        (tmp_path / name).mkdir()
+    assert left_aside(tmp_path, 2) == ["ps10", "ps2"]
+    assert left_aside(tmp_path, 11) == left_aside(None, 1) == left_aside(tmp_path / "none", 1) == []
+
+
+def test_ctrl_c_while_modules_are_imported_is_told_by_the_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "import_module", interrupted)
+    monkeypatch.setattr("sys.argv", ["ps-service", "run"])
+    with pytest.raises(SystemExit) as ended:
+        entry.main()
+    assert ended.value.code == 130
 
 
 def test_a_command_for_several_owners_has_the_options_that_they_share() -> None:
