@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import nullcontext
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.group.peers import Over
@@ -54,8 +55,10 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
     reply.seconds.extend(progress.seconds)
     if request.checks:
         _check_ahead(ctx, request, id, reply)
-    stepped = not request.steps or _step(ctx, request, id, progress.versions, reply)
+    stepped = not request.steps or _step(ctx, request, id, progress, reply)
     reply.versions.extend(progress.versions)
+    if progress.staleness:
+        reply.staleness.extend(progress.staleness)
     if stepped and ctx.after is not None:
         ctx.after.append(partial(_end_after, ctx, request, id))
     elif stepped:
@@ -92,16 +95,16 @@ def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, 
 
 
 def _step(
-    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
+    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, progress: Progress, reply: pb.BackwardReply
 ) -> bool:
     """Steps the optimizers that have no version yet, up to the first that raises; says whether all have stepped. From
     the first optimizer with a policy on, the gradients are offered: the reply comes, and the pass ends, when their
     trainer may go on."""
-    engine = ctx.engine
+    engine, versions = ctx.engine, progress.versions
     if request.context.run:
         steps.note_attempt(engine, request, ctx.effects)
     if request.together:
-        return _step_together(ctx, request, id, versions, reply)
+        return _step_together(ctx, request, id, progress, reply)
     for handle in request.steps[len(versions) :]:
         if ctx.abandoned:
             # The trainer has heard that the request has failed, and the pass goes on without the step.
@@ -110,16 +113,20 @@ def _step(
         try:
             optimizer = optimizer_of(ctx.find(handle))
             if optimizer.rounds is not None:
-                _offer_rest(ctx, request, id, versions, reply)
+                _offer_rest(ctx, request, id, progress, reply)
                 return False
             with ctx.probe.part("step") if ctx.probe is not None else _NO_REGION:
                 context = engine.contexts.get(id)
-                if context is not None and engine.parameter_locks.this_thread.nonblocking:
-                    # Only now is known how large the gradients are.
-                    seconds = optimizer.latency.expected(context.gradient_bytes)
-                    if seconds >= latency.INLINE_SECONDS and not engine.inline_limit.admits(seconds):
-                        raise WouldBlock
+                if context is not None:
+                    if engine.parameter_locks.this_thread.nonblocking:
+                        # Only now is known how large the gradients are.
+                        seconds = optimizer.latency.expected(context.gradient_bytes)
+                        if seconds >= latency.INLINE_SECONDS and not engine.inline_limit.admits(seconds):
+                            raise WouldBlock
+                    context.last_staleness = 0  # a step that is left out has none
                 versions.append(steps.stepped(ctx, optimizer, context))
+                if context is not None and context.last_staleness:
+                    progress.note_staleness(context.last_staleness)
         except WouldBlock:
             raise
         except BaseException as raised:
@@ -130,7 +137,7 @@ def _step(
 
 
 def _step_together(
-    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
+    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, progress: Progress, reply: pb.BackwardReply
 ) -> bool:
     """Like `_step`, of all optimizers or none. If one has a policy, all are checked, and then step by themselves."""
     if ctx.abandoned:
@@ -140,12 +147,14 @@ def _step_together(
         optimizers = steps.found(ctx, request.steps)
         if any(each.rounds is not None for each in optimizers):
             steps.check(ctx, optimizers, id)
-            _offer_rest(ctx, request, id, versions, reply)
+            _offer_rest(ctx, request, id, progress, reply)
             return False
         with ctx.probe.part("step") if ctx.probe is not None else _NO_REGION:
             context = ctx.engine.contexts.get(id)
-            stepped = optimizers if context is None else steps.stepped_together(ctx, optimizers, context)
-            versions.extend(each.version for each in stepped)
+            stepped = None if context is None else steps.stepped_together(ctx, optimizers, context)
+            progress.versions.extend(each.version for each in (stepped or optimizers))
+            if stepped is not None:
+                progress.staleness.extend(each.staleness for each in stepped)
     except WouldBlock:
         raise
     except BaseException as raised:
@@ -162,14 +171,15 @@ def _failed(ctx: RequestContext, reply: pb.BackwardReply, raised: BaseException,
 
 
 def _offer_rest(
-    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, versions: list[int], reply: pb.BackwardReply
+    ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, progress: Progress, reply: pb.BackwardReply
 ) -> None:
     """Offers gradients to the rounds of the optimizers that have no version yet, or steps them if they have none."""
     if ctx.engine.parameter_locks.this_thread.nonblocking:
         # The reply is deferred, which a request on the event loop cannot be; and no offer may be made twice.
         raise WouldBlock
-    for version in versions:
-        offers.describe(ctx, id, reply.stepped.add(), Outcome(version, 0, 1))
+    versions = progress.versions
+    for version, staleness in zip_longest(versions, progress.staleness, fillvalue=0):
+        offers.describe(ctx, id, reply.stepped.add(), Outcome(version, staleness, 1))
 
     def step(optimizer: HostedOptimizer, context: PassContext) -> int:
         return optimizer.step(context, None if ctx.effects is None else steps.noting(ctx.effects, optimizer, context))

@@ -17,10 +17,17 @@ class Progress:
     in a thread.
 
     Of each call whose backward has run, the gradients of its inputs, and the seconds for which it has kept its thread
-    busy; the versions of the optimizers that have stepped; and what became of a push whose reply is not written yet.
+    busy; the versions of the optimizers that have stepped, and their staleness, up to the last one that is not 0; and
+    what became of a push whose reply is not written yet.
     """
 
     of_inputs: list[list[torch.Tensor | None]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    staleness: list[int] = field(default_factory=list)
     pushed: Outcome | None = None
+
+    def note_staleness(self, of_last: int) -> None:
+        """Notes that the step that led to the last version had a staleness."""
+        self.staleness.extend([0] * (len(self.versions) - 1 - len(self.staleness)))
+        self.staleness.append(of_last)

@@ -368,7 +368,7 @@ class BackwardRequest(_message.Message):
     def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., more: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., end: _Optional[_Union[EndContextRequest, _Mapping]] = ..., wait_seconds: _Optional[float] = ..., together: bool = ..., checks: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ...) -> None: ...
 
 class BackwardReply(_message.Message):
-    __slots__ = ("gradients", "more", "versions", "step_error", "seconds", "stepped", "checked", "durable_versions")
+    __slots__ = ("gradients", "more", "versions", "step_error", "seconds", "stepped", "checked", "durable_versions", "staleness")
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -377,6 +377,7 @@ class BackwardReply(_message.Message):
     STEPPED_FIELD_NUMBER: _ClassVar[int]
     CHECKED_FIELD_NUMBER: _ClassVar[int]
     DURABLE_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
     gradients: _values_pb2.Value
     more: _containers.RepeatedCompositeFieldContainer[_values_pb2.Value]
     versions: _containers.RepeatedScalarFieldContainer[int]
@@ -385,7 +386,8 @@ class BackwardReply(_message.Message):
     stepped: _containers.RepeatedCompositeFieldContainer[StepReply]
     checked: bool
     durable_versions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., step_error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., seconds: _Optional[_Iterable[float]] = ..., stepped: _Optional[_Iterable[_Union[StepReply, _Mapping]]] = ..., checked: bool = ..., durable_versions: _Optional[_Iterable[int]] = ...) -> None: ...
+    staleness: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Value, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., step_error: _Optional[_Union[_errors_pb2.Error, _Mapping]] = ..., seconds: _Optional[_Iterable[float]] = ..., stepped: _Optional[_Iterable[_Union[StepReply, _Mapping]]] = ..., checked: bool = ..., durable_versions: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GradientsRequest(_message.Message):
     __slots__ = ("context",)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from contextvars import Context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 import trainer_client as tc
 from ps_service.passes.staleness import STALENESS_BOUNDS
 from ps_service.server import Server
+from tests.integration.restarting import Owner
 from tests.integration.support import AFFINE
 
 
@@ -55,6 +58,38 @@ async def test_a_pass_is_as_stale_as_others_have_stepped(
         await opt.step(ctx)
     assert told(owner) == [(0, 2), (2, 1)]
     assert owner.engine.counters.steps.snapshot()["net.optimizer"].steps == 3
+
+
+@pytest.mark.parametrize("log", [False, True], ids=["", "log"])
+@pytest.mark.parametrize("way", ["step", "backward", "two", "two, the first", "with a table", "in a list"])
+async def test_a_trainer_is_told_how_stale_its_step_was(tmp_path: Path, way: str, log: bool) -> None:
+    async with AsyncExitStack() as stack:
+        durable = {"durability": "interval:1"} if log else {}
+        running = await stack.enter_async_context(Owner(tmp_path / "ps0", **durable))
+        ps, ps2 = [await stack.enter_async_context(tc.connect(running.address)) for _ in range(2)]
+        net, opt = await shared(ps)
+        more, other = await shared(ps, "more")
+        items = await ps.table("items", 2, tc.tables.SGD(0.1))
+        both = await ps.optimizer(torch.optim.SGD, [*net.parameters(), items], lr=0.01)
+        net2, opt2 = await shared(ps2)
+        async with ps.context() as ctx:
+            loss = (await more(await net(torch.ones(1, 3)) @ torch.ones(2, 3))).sum()
+            if way == "with a table":
+                loss = loss + (await items(torch.tensor([1]))).sum()
+            for _ in range(2):
+                await aside(one_pass(ps2, net2, opt2))
+            if way == "step":
+                await ctx.backward(loss)
+                told = [(await opt.step(ctx)).staleness]
+            elif way == "with a table":
+                told = [(await ctx.backward(loss, step=both)).staleness]
+            elif way in ("backward", "in a list"):
+                found = await ctx.backward(loss, step=opt if way == "backward" else [opt])
+                told = [each.staleness for each in (found if way == "in a list" else [found])]
+            else:
+                order = [opt, other] if way == "two, the first" else [other, opt]
+                told = [each.staleness for each in await ctx.backward(loss, step=order)]
+        assert told == ([2] if "two" not in way else [2, 0] if way == "two, the first" else [0, 2])
 
 
 @pytest.mark.filterwarnings("ignore:a second step of the same optimizer")

@@ -261,13 +261,16 @@ class Closing:
 
     def _stepped(self) -> tuple[list[Any], Exception | None]:
         """The versions of the optimizers that have stepped on the owner, and the error of the first that has not."""
-        _, versions, error, replies, values, _, durable = self.answers[0].result()
+        _, versions, error, replies, values, _, durable, staleness = self.answers[0].result()
         if error is not None:
             error.add_note(_NOTE)
         owner = self._parts[0].session.owner
         steps = []
         for version, reply, reported, kept in zip_longest(versions, replies, values, durable):
             steps.append(Stepped({owner: version}, reply, reported, None if kept is None else {owner: kept}))
+        if not replies:
+            for step, missed in zip(steps, staleness, strict=False):
+                step.staleness = missed
         if self._together:
             return [] if error is not None else [self._optimizers[0].merged(steps)], error
         return steps, error

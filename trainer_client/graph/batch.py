@@ -38,7 +38,7 @@ class Answer(NamedTuple):
 
     Optimizers have stepped to these versions, up to the first that could not. If one of them has a policy, the
     owner says what it made of each step, and the values of its round. `checked` ones accept the gradients. If the owner
-    has a log, it says which versions are `durable`.
+    has a log, it says which versions are `durable`. `staleness` has that of steps, up to the last that is not 0.
     """
 
     gradients: list[list[torch.Tensor | None]]
@@ -48,6 +48,7 @@ class Answer(NamedTuple):
     values: Sequence[Mapping[str, Any]] = ()
     checked: bool = False
     durable: Sequence[int] = ()
+    staleness: Sequence[int] = ()
 
 
 class Follow(Protocol):
@@ -147,5 +148,6 @@ def _read(
     values: Sequence[Mapping[str, Any]] = ()
     if backward.stepped:
         values = [Decoder(payload).decode(each.values) if each.HasField("values") else {} for each in backward.stepped]
-    durable = list(backward.durable_versions)
-    return Answer(gradients, list(backward.versions), error, backward.stepped, values, backward.checked, durable)
+    durable, staleness = list(backward.durable_versions), list(backward.staleness)
+    of_steps = backward.stepped, values, backward.checked, durable, staleness
+    return Answer(gradients, list(backward.versions), error, *of_steps)

@@ -28,8 +28,7 @@ class Stepped(dict[str, int]):
 
     Attributes:
         staleness: The number of steps between the reading of the parameters and the round of the gradients; 0 of a step
-            that had counted before, and of one that `Context.backward(..., step=)` makes in the same request, which one
-            owner without a policy does: its answer has only the version.
+            that had counted before.
         counted: How many gradients the round has; 0 if it is still open, or the gradients were dropped; 1 without a
             policy, and of a step that had counted before.
         dropped: Why the gradients do not count: `late`, `stale`, or `left` if this trainer has left the rounds

@@ -171,8 +171,11 @@ class OptimizerWithTables(Stepping, PushScaling):
         made = self.merged(steps)
         if self.parameters is not None:
             of_parameters = steps[0]
-            made.staleness, made.counted = of_parameters.staleness, of_parameters.counted
-            made.dropped, made.reported = of_parameters.dropped, of_parameters.reported
+            made.counted, made.dropped, made.reported = (
+                of_parameters.counted,
+                of_parameters.dropped,
+                of_parameters.reported,
+            )
         return made
 
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
@@ -219,7 +222,10 @@ class OptimizerWithTables(Stepping, PushScaling):
         for name, each in zip(names, steps, strict=True):
             for found, own in ((versions, each), (durable, each.durable)):
                 found.update((f"{owner}/{name}" if name else owner, version) for owner, version in own.items())
-        return Stepped(versions, durable=durable)
+        made = Stepped(versions, durable=durable)
+        if self.parameters is not None:
+            made.staleness = steps[0].staleness
+        return made
 
     def set_options(self, group: int | None = None, **options: Any) -> Pending[None]:
         """Changes options such as `lr` of the parameters' optimizer; `tables[name].set_options()` does for a table.
