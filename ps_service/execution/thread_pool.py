@@ -232,7 +232,11 @@ class ThreadPool(LoopCalls):
             if self.cores is not None:
                 self.cores.take(self._workers.computing)
             began = time.perf_counter()
-            then = function()
+            try:
+                then = function()
+            except BaseException as error:  # a fault of the owner, which must not cost it a thread
+                _tell(error)
+                then = nothing
             seconds = time.perf_counter() - began
             if self.cores is not None:
                 self.cores.note(seconds - worker.waited)
@@ -278,7 +282,10 @@ class ThreadPool(LoopCalls):
 
     def _work_apart(self) -> None:
         while (function := self._apart.get()) is not None and not self._closed:
-            self.deliver(function())
+            try:
+                self.deliver(function())
+            except BaseException as error:
+                _tell(error)
             del function
 
     def _ended(self, worker: Worker, item: WorkItem, seconds: float) -> bool:
@@ -352,3 +359,10 @@ class ThreadPool(LoopCalls):
 
 def _join(thread: threading.Thread, until: float | None) -> None:
     thread.join(None if until is None else max(0.0, until - time.monotonic()))
+
+
+def _tell(error: BaseException) -> None:
+    """Tells of an error as of one that ends its thread."""
+    threading.excepthook(
+        threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+    )
