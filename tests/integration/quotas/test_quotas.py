@@ -129,7 +129,7 @@ async def test_too_many_sessions_are_refused_at_once(limited: Server, identities
         async with identities.connect(limited, "anna"):
             with pytest.raises(tc.errors.QuotaError, match=r"all together may use 3 of streams, uses 3"):
                 await identities.connect(limited, "anna")
-        assert time.monotonic() - began < 5.0, "they are not tried again"
+        assert time.monotonic() - began < 40.0, "they are not tried again for a minute"
         assert len(limited.engine.sessions) == 2
         assert await ps.status()
     await until(lambda: not limited.engine.sessions.all())
