@@ -98,7 +98,7 @@ _ALL: Final = (
     _operation("hold", spanning.hold),
     _operation("settle", spanning.settle),
     _operation("reported", handlers.reported),
-    _operation("add_to_curves", reported_values.add_to_curves, expected_seconds=inline.short),
+    _operation("add_to_curves", reported_values.add_to_curves, expected_seconds=inline.add_to_curves),
     _operation("state", handlers.state),
     _operation("load_state", handlers.load_state, hosted=True),
     _operation("status", reporting.status, apart=True),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Mapping
 
 import pytest
 import torch
 
 import trainer_client as tc
 from ps_service.server import Server
+from ps_service.training.reported_values import ReportedValues
 from ps_wire.errors import InvalidArgumentError
 from tests.ps_service.clock import Clock
 from tests.trainer_client.reporting.test_meter import stepped
@@ -91,6 +94,24 @@ async def test_a_version_that_there_is_not_yet_counts_for_the_newest(owner: Serv
     for name in ("", "x" * 129):
         with pytest.raises(InvalidArgumentError, match="1 to 128 characters"):
             await opt.add_to_curves([(tc.Stepped({"ps0": 1}), {name: 1.0})])
+
+
+async def test_many_values_wait_for_a_thread(owner: Server, ps: tc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = await ps.module("torch.nn.Linear", 3, 1, name="net")
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    threads = []
+    show = ReportedValues.show
+
+    def seen(self: ReportedValues, version: int, values: Mapping[str, float]) -> None:
+        threads.append(threading.current_thread().name.startswith("ps-compute"))
+        show(self, version, values)
+
+    monkeypatch.setattr(ReportedValues, "show", seen)
+    for count in (3, 1000):
+        await opt.add_to_curves([(stepped(), {"loss": 1.0})] * count)
+    assert threads == [False] * 3 + [True] * 1000
+    ((_, points),) = shown(owner).items()
+    assert owner.engine.curves.news({}).fresh[0].seen == 1003 and len(points) <= 400
 
 
 async def test_what_the_owner_refuses_is_logged_once(
