@@ -96,7 +96,8 @@ class Recommender:
         else:
             loss.backward()
             gradient = rows.grad
-            pushes.append(self.dense.push(self.opt))
+            # The loss of each round has a curve on the page of the owners.
+            pushes.append(self.dense.push(self.opt, values={"loss": loss.item()}))
         await ctx.backward(remote, gradient, step=self._steps)
         return loss.item()
 
