@@ -13,9 +13,11 @@ import pytest
 import pytest_asyncio
 import torch
 from torch.nn import functional as F
+from torch.optim import lr_scheduler
 
 import trainer_client as tc
 from ps_service.server import Server
+from tests.conftest import ROOT
 from tests.training import training
 
 
@@ -172,6 +174,12 @@ MISTAKES: list[tuple[str, Mistake, type[Exception], str]] = [
         lambda w: w.ps.optimizer(torch.optim.SGD, w.net.parameters(), name="other", momentun=0.9),
         tc.errors.InvalidArgumentError,
         "'momentun'; did you mean 'momentum'?",
+    ),
+    (
+        "an option of a scheduler",
+        lambda w: w.ps.scheduler(lr_scheduler.StepLR, w.opt, step_sise=2),
+        tc.errors.InvalidArgumentError,
+        "'step_sise'; did you mean 'step_size'?",
     ),
     (
         "a new option",
@@ -339,6 +347,15 @@ async def test_a_backward_of_calls_that_were_not_recorded_says_where_they_are(ps
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_a_backward_outside_of_a_context_raises_what_the_readme_says(ps: tc.Client) -> None:
+    net = await ps.module("torch.nn.Linear", 2, 1)
+    loss = (await net(torch.ones(1, 2))).sum()
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        loss.backward()
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert "Calls are recorded inside of `ps.context()` alone." in readme and '"does not require grad"' in readme
+
+
 async def test_refused_local_steps_leave_no_optimizer_behind(world: World) -> None:
     replica, other = await world.net.replica(), torch.optim.SGD(torch.nn.Linear(2, 2).parameters())
     with pytest.raises(tc.errors.InvalidArgumentError, match="steps no parameter of the replica"):
