@@ -57,12 +57,7 @@ def run(
     The exit status is that of the first process that fails. Ctrl-C and SIGTERM end the trainers, then the owners drain;
     the second one kills all. No owner and no trainer is left, however this command ends.
     """
-    if not module and not Path(program).is_file():
-        fail(f"there is no file {program}; for a module, give -m before its name")
-    if port and port + owners > 1 << 16:
-        fail(f"{owners} owners from port {port} on would need ports above 65535")
-    if sys.stdout is None or sys.stderr is None:
-        fail("standard output or standard error is closed: the lines of owners and trainers go there")
+    _check(program, module, owners, port)
     flags |= {"imports": imports}
     with reading("the configuration"):
         # Whether there is such a device only torch knows, and each owner says.
@@ -83,6 +78,16 @@ def run(
     except OSError as error:
         fail(str(error))
     raise typer.Exit(status)
+
+
+def _check(program: str, module: bool, owners: int, port: int) -> None:
+    """Ends the command with an error if it could not start."""
+    if not module and not Path(program).is_file():
+        fail(f"there is no file {program}; for a module, give -m before its name")
+    if port and port + owners > 1 << 16:
+        fail(f"{owners} owners from port {port} on would need ports above 65535")
+    if sys.stdout is None or sys.stderr is None:
+        fail("standard output or standard error is closed: the lines of owners and trainers go there")
 
 
 async def _run(plan: Plan) -> int:

@@ -140,11 +140,10 @@ class OptimizerCurves:
 
     def restore(self, curves: Iterable[CurveNews]) -> None:
         """Has these curves, where there is room. Called with the lock held. Raises `ValueError` for other points."""
-        self._by_name.clear()
         for told in curves:
             curve = Curve.of(told.seen, told.width, told.points)
-            if (number := self._curves.number(self)) and len(self) < MOST_VALUES:
-                self._by_name[told.name] = number, curve
+            if (begun := self._begun(told.name)) is not None:
+                self._by_name[told.name] = begun[0], curve
 
     def _begun(self, name: str) -> tuple[int, Curve] | None:
         if len(self._by_name) >= MOST_VALUES or not (number := self._curves.number(self)):

@@ -26,7 +26,7 @@ def resolve(again: bool = False) -> None:
     if _known and not again:
         return
     with _RESOLVING:
-        fresh = _known.symmetric_difference(torch._C._dispatch_get_all_op_names())  # type: ignore[no-untyped-call, unused-ignore]
+        fresh = set(torch._C._dispatch_get_all_op_names()) - _known  # type: ignore[no-untyped-call, unused-ignore]
         for name in fresh:
             _make(name)
         _known.update(fresh)

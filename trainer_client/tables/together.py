@@ -171,11 +171,8 @@ class OptimizerWithTables(Stepping, PushScaling):
         made = self.merged(steps)
         if self.parameters is not None:
             of_parameters = steps[0]
-            made.counted, made.dropped, made.reported = (
-                of_parameters.counted,
-                of_parameters.dropped,
-                of_parameters.reported,
-            )
+            made.counted, made.dropped = of_parameters.counted, of_parameters.dropped
+            made.reported = of_parameters.reported
         return made
 
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -78,14 +77,11 @@ def test_one_that_is_made_again_from_its_points_goes_on_as_before(values: list[f
         for each in (curve, again):
             each.add(len(values) + index, value, 5000.0 + index)
     assert again.seen == curve.seen and again.width == curve.width
-    for name, before, now in zip(Points._fields, curve.points(), again.points(), strict=True):
-        if name == "mean":  # sums are made of means again
-            now = [pytest.approx(each, rel=1e-9, nan_ok=True) for each in now]
-        assert (
-            list(map(str, before)) == list(map(str, now))
-            if name in ("low", "high")
-            else list(before) == now or all(map(operator.eq, before, now))
-        )
+    before, now = curve.points(), again.points()
+    # Sums are made of means again, which were rounded.
+    assert list(now.mean) == pytest.approx(list(before.mean), rel=1e-9, abs=1e-300, nan_ok=True)
+    # As texts, because NaN is not equal to itself.
+    assert str(now._replace(mean=[])) == str(before._replace(mean=[]))
 
 
 @pytest.mark.parametrize("of", ["too many", "short", "empty", "wide", "count"])
