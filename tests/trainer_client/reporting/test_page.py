@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ import trainer_client as tc
 from ps_service.server import Server
 from ps_service.training.reported_values import ReportedValues
 from ps_wire.errors import InvalidArgumentError
+from tests.integration.restarting import Owner
 from tests.ps_service.clock import Clock
 from tests.trainer_client.reporting.test_meter import stepped
+from trainer_client.reporting import page
 from trainer_client.reporting.page import PageValues
 from trainer_client.reporting.progress import Progress, bar_for
 
@@ -72,6 +75,23 @@ async def test_they_are_sent_once_a_second(owner: Server, ps: tc.Client) -> None
     assert counts == [0, 0, 3, 3, 5]
 
 
+async def test_a_restart_of_the_owner_neither_loses_nor_repeats_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "_SECONDS", 0.0)
+    async with Owner(tmp_path / "ps0", durability="interval:1") as running, tc.connect(running.address) as ps:
+        net = await ps.module("torch.nn.Linear", 3, 1, name="net")
+        opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+        async for number in (bar := tc.progress(range(9), optimizer=opt)):
+            async with ps.context() as ctx:
+                stepped = await ctx.backward((await net(torch.ones(2, 3))).sum(), step=opt)
+            bar.step(stepped, loss=float(number))
+            if number % 4 == 3:
+                await running.restart()
+        await opt.values()
+        assert shown(running.server) == {("net.optimizer", "loss"): [(each + 1, float(each)) for each in range(9)]}
+
+
 async def test_values_of_tables_alone_have_the_optimizer_of_the_table(owner: Server, ps: tc.Client) -> None:
     items = await ps.table("items", 4, tc.tables.SGD(0.1))
     opt = await ps.optimizer(None, [items])
@@ -119,13 +139,13 @@ async def test_what_the_owner_refuses_is_logged_once(
 ) -> None:
     net = await ps.module("torch.nn.Linear", 3, 1, name="net")
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
-    page = PageValues(opt, Clock())
+    values = PageValues(opt, Clock())
     await ps.delete(net)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            page.add(stepped(), {"loss": 1.0})
-            page.add(stepped(dropped="late"), {"loss": 2.0})
-            page.close()
+            values.add(stepped(), {"loss": 1.0})
+            values.add(stepped(dropped="late"), {"loss": 2.0})
+            values.close()
             await ps.status()
     (line,) = [each.message for each in caplog.records if "page" in each.message]
     assert line.startswith("the page does not get the values of this loop: ")
