@@ -346,7 +346,6 @@ async def test_a_backward_of_calls_that_were_not_recorded_says_where_they_are(ps
                 await ctx.backward(loss, step=opt if step else None)
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_a_backward_outside_of_a_context_raises_what_the_readme_says(ps: tc.Client) -> None:
     net = await ps.module("torch.nn.Linear", 2, 1)
     loss = (await net(torch.ones(1, 2))).sum()
@@ -356,6 +355,7 @@ async def test_a_backward_outside_of_a_context_raises_what_the_readme_says(ps: t
     assert "Calls are recorded inside of `ps.context()` alone." in readme and '"does not require grad"' in readme
 
 
+@pytest.mark.asyncio(loop_scope="module")
 async def test_refused_local_steps_leave_no_optimizer_behind(world: World) -> None:
     replica, other = await world.net.replica(), torch.optim.SGD(torch.nn.Linear(2, 2).parameters())
     with pytest.raises(tc.errors.InvalidArgumentError, match="steps no parameter of the replica"):
