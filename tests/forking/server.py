@@ -249,6 +249,7 @@ def main(control: str, listener: str) -> None:
     """Imports, serves, and runs a program where it comes back as a child."""
     for module in SLOW:
         importlib.import_module(module)
+    importlib.import_module("ps_wire.numerics.operators").resolve()
     # Its first function takes as long as its import. The loops of tables are imported by those that have tables: the
     # place of their cache is a matter of the environment.
     importlib.import_module("numba").njit(lambda: 0)()
