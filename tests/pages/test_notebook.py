@@ -51,6 +51,11 @@ await ps.close()
 with tc.local() as ps:
     print(ps.module(Net)(torch.ones(1)).item())
 """,
+    """from trainer_client.reporting.progress import bar_for
+bar = bar_for(3, "")
+bar.close()
+print(type(bar).__name__)
+""",
 ]
 
 
@@ -68,8 +73,8 @@ def test_the_cells_of_a_notebook_train_a_class_that_one_of_them_defines(monkeypa
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in (*CELLS, first_look())])
     NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    *_, trained, again, blocking, look = map(printed, notebook.cells)
-    assert (trained, again, blocking) == ("True\n", "2.0\n", "2.0\n")
+    *_, trained, again, blocking, bar, look = map(printed, notebook.cells)
+    assert (trained, again, blocking, bar) == ("True\n", "2.0\n", "2.0\n", "RichBar\n")
     assert 0 < float(look.split()[-1]) < 100
 
 

@@ -197,9 +197,16 @@ class Lines:
         print(self._last, file=self._out or sys.stderr, flush=True)
 
 
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook. A program that only imports ipykernel is none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return hasattr(shell, "kernel")
+
+
 def bar_for(total: int | None, description: str) -> Bar:
     """The bar of rich, else of tqdm; lines, if neither is installed or there is no terminal and no notebook."""
-    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+    if not (sys.stderr.isatty() or _in_notebook()):
         return Lines(total, description)
     for kind in (RichBar, TqdmBar):
         try:

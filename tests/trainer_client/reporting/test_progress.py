@@ -147,6 +147,17 @@ def test_a_terminal_has_a_bar_of_rich_else_of_tqdm_else_lines(monkeypatch: pytes
     assert isinstance(bar_for(3, ""), Lines)
 
 
+def test_only_the_kernel_of_a_notebook_has_a_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    ipython = types.ModuleType("IPython")
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    for shell, kind in (None, Lines), (object(), Lines), (types.SimpleNamespace(kernel=object()), RichBar):
+        monkeypatch.setattr(ipython, "get_ipython", lambda shell=shell: shell, raising=False)
+        bar = bar_for(3, "")
+        assert isinstance(bar, kind)
+        bar.close()
+
+
 async def test_a_training_shows_its_loss_and_staleness(owner: Server, ps: tc.Client) -> None:
     net = await ps.module("torch.nn.Linear", 3, 1, name="net")
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
