@@ -346,13 +346,23 @@ async def test_a_backward_of_calls_that_were_not_recorded_says_where_they_are(ps
                 await ctx.backward(loss, step=opt if step else None)
 
 
-async def test_a_backward_outside_of_a_context_raises_what_the_readme_says(ps: tc.Client) -> None:
-    net = await ps.module("torch.nn.Linear", 2, 1)
-    loss = (await net(torch.ones(1, 2))).sum()
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        loss.backward()
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_a_backward_outside_of_a_context_says_where_calls_are_recorded(owner: Server, blocks: bool) -> None:
+    with pytest.raises(RuntimeError, match="does not require grad") as raised:
+        if blocks:
+            await asyncio.to_thread(_backward_without_context, owner.address)
+        else:
+            async with tc.connect(owner.address) as ps:
+                (await (await ps.module("torch.nn.Linear", 2, 1))(torch.ones(1, 2))).sum().backward()
+    (note,) = raised.value.__notes__
+    assert "inside the block of a context only" in note and "call ctx.backward(loss) instead" in note
     readme = (ROOT / "README.md").read_text("utf-8")
     assert "Calls are recorded inside of `ps.context()` alone." in readme and '"does not require grad"' in readme
+
+
+def _backward_without_context(address: str) -> None:
+    with tc.connect(address) as ps:
+        ps.module("torch.nn.Linear", 2, 1)(torch.ones(1, 2)).sum().backward()
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.graph import _engine_run_backward
+
+from trainer_client.graph.missing import ADVICE, is_of_a_missing_graph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch.autograd.graph import GradientEdge
-
-_WITHOUT_HISTORY: Final = "does not require grad"
-"""Stands in the error of torch for a root that was not computed from anything that requires grad."""
 
 
 def propagate(
@@ -44,12 +43,9 @@ def propagate(
     try:
         torch.autograd.backward(roots, gradients, retain_graph, inputs=ends or None)
     except RuntimeError as error:
-        if _WITHOUT_HISTORY not in str(error) or all(root.requires_grad for root in roots):
+        if not is_of_a_missing_graph(error) or all(root.requires_grad for root in roots):
             raise
-        raise RuntimeError(
-            f"{error}. Remote calls are recorded inside the block of a context only, and not under torch.no_grad(): "
-            "make those of the forward there, with parameters or inputs that require grad"
-        ) from None
+        raise RuntimeError(f"{error}. {ADVICE}") from None
 
 
 def propagate_from(edges: Sequence[GradientEdge], gradients: Sequence[torch.Tensor], retain_graph: bool) -> None:
