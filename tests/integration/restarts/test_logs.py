@@ -294,7 +294,7 @@ async def test_a_request_whose_object_went_with_a_session_does_not_keep_the_owne
 
 async def test_nobody_else_is_asked_while_others_wait_for_the_log(owner: Owner, ps: tc.Client) -> None:
     net = await ps.module(nn.Linear, 4, 2)
-    await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+    kept = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
     elsewhere = Value(handle=Handle(owner="ps1", object_id="0" * 32))
     engine, asked = owner.server.engine, list[Any]()
     opt = next(each for each in engine.registry.objects() if isinstance(each.value, HostedOptimizer))
@@ -306,4 +306,4 @@ async def test_nobody_else_is_asked_while_others_wait_for_the_log(owner: Owner, 
         await ask("set_options", operations.SetOptionsRequest(optimizer=opt.ref.to_message(), options=options))
     with pytest.raises(tc.errors.InvalidArgumentError, match="no handle to an object of another owner"):
         await ask("load_state", operations.LoadStateRequest(target=net.ref.to_message(), state=options))
-    assert not asked
+    assert not asked and kept  # which would be freed without its handle

@@ -298,11 +298,11 @@ async def test_references_are_counted_on(owner: Owner, ps: tc.Client) -> None:
 
 async def test_a_trainer_that_does_not_come_back_is_forgotten_after_its_lease(owner: Owner) -> None:
     async with tc.connect(owner.address) as ps:
-        await ps.create(TALLY)
+        kept = await ps.create(TALLY)
         await owner.server.drain(20)
     await owner.start()
     engine = owner.server.engine
-    assert (len(engine.sessions), len(engine.registry)) == (1, 1)
+    assert (len(engine.sessions), len(engine.registry)) == (1, 1) and kept
     engine.sessions._clock = lambda: 1e12
     (session,) = engine.sessions.all()
     session._clock = lambda: 1e12
