@@ -43,6 +43,7 @@ if _TYPE_CHECKING:
     from trainer_client.replicas.replica import Replica, Replicas
     from trainer_client.reporting.progress import Progress, StepNumbers, progress
     from trainer_client.reporting.tensorboard import TensorBoard
+    from trainer_client.serving.readers import Reader
     from trainer_client.session.presence import ConnectionState
     from trainer_client.session.stepped import Stepped
     from trainer_client.tables.table import Table
@@ -62,6 +63,7 @@ __all__ = [
     "Progress",
     "PsError",
     "RRef",
+    "Reader",
     "RemoteModule",
     "RemoteObject",
     "RemoteParameter",
@@ -97,6 +99,7 @@ _HOMES: _Final = {
     "Pending": "trainer_client.pending",
     "Progress": "trainer_client.reporting.progress",
     "PsError": "ps_wire.errors",
+    "Reader": "trainer_client.serving.readers",
     "RRef": "trainer_client.handles.references",
     "RemoteModule": "trainer_client.handles.handles",
     "RemoteObject": "trainer_client.handles.handles",

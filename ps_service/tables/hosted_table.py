@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.tables.checks import checked_ids, checked_offsets
-from ps_service.tables.moving import PIECE_BYTES, MovingTable
 from ps_service.tables.preparing import PREPARATION
+from ps_service.tables.reading import ReadTable
 from ps_service.tables.shard import TURN_ROWS, TableShard
 from ps_service.tables.stand_in import AllRows, LookUp, Pool
 from ps_wire.decorators import hosted, remote
@@ -111,7 +111,7 @@ class Restores:
 
 
 @hosted
-class HostedTable(MovingTable):
+class HostedTable(ReadTable):
     """One owner's rows of a table, and their optimizer. Arguments are those of `trainer_client.Client.table`;
     `settings` has them, the same on all of its owners. Raises `InvalidArgumentError` if a setting does not fit."""
 
@@ -210,13 +210,6 @@ class HostedTable(MovingTable):
             found = Pool.apply(self.parameter, weights, self.shard, ids, offsets)  # type: ignore[no-untyped-call]
         return found
 
-    @remote(role="reader")
-    def count(self, mark: int = 0) -> int:
-        """Number of rows. A mark is that of this owner in the routing; with another one, this and the methods below
-        raise `RowsMovedError`."""
-        self.check_mark(mark)
-        return self.count_own()
-
     @remote(role="admin")
     def evict(self, share: float | None, dry_run: bool, sample: int, mark: int = 0) -> tuple[int, torch.Tensor]:
         """Removes rows that have expired, in short turns, or this share of the rows. Returns how many, and ids of some,
@@ -264,23 +257,6 @@ class HostedTable(MovingTable):
             self.shard.load([block], clear=False)
         return len(block["ids"])
 
-    @remote(role="bulk")
-    def read_block(self, begin: int, state: bool, mark: int = 0) -> tuple[dict[str, torch.Tensor], int | None]:
-        """Copies of some rows as `TableShard.copies`, at most a few MiB, and where to go on; None at the end. It begins
-        at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted."""
-        self.check_mark(mark)
-        if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
-            raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
-        block, following = self.shard.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))
-        if not state:
-            block = {name: each for name, each in block.items() if not name.startswith("state.")}
-        return self._own_part(block) if self.may_have_others else block, following
-
-    def _own_part(self, block: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The rows of a block whose slots this owner has."""
-        own = self.are_own(block["ids"])
-        return block if own.all() else {name: each[own] for name, each in block.items()}
-
     @remote(role="admin")
     def remove(self, ids: torch.Tensor) -> int:
         """Removes the rows of ids, an int64 vector. Returns how many there were."""
@@ -304,8 +280,8 @@ class HostedTable(MovingTable):
         return {"settings": self.settings, "routing": self.routing.to_plain()}
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows, in blocks, which owner has which, what admission remembers, the number of the last restore, and the
-        time of the rows, at which their ages were so."""
+        """All rows, in blocks, which owner has which, what admission remembers, the number of the last restore, the
+        time of the rows, at which their ages were so, and what is known of the latest changes."""
         now = self.shard.now()
         return {
             "routing": self.ownership(),
@@ -313,12 +289,14 @@ class HostedTable(MovingTable):
             "admission": self.shard.admission_state(),
             "restore": self.restores.latest,
             "time": now,
+            "feed": self.feed_state(),
         }
 
     def state_copy(self) -> dict[str, Any]:
-        """The same as a copy, block by block: rows may be looked up and added meanwhile, but not updated."""
+        """The same as a copy, block by block: rows may be looked up and added meanwhile, but not updated. So it says
+        nothing of changes."""
         state = self.state_dict()
-        return {**state, "blocks": list(self.shard.blocks(now=state["time"]))}
+        return {**state, "feed": None, "blocks": list(self.shard.blocks(now=state["time"]))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes the rows of a checkpoint."""
@@ -327,6 +305,8 @@ class HostedTable(MovingTable):
             self.shard.load_admission(admission)
         self.restored(state["routing"])
         self.restores.latest = state.get("restore", 0)
+        if (feed := state.get("feed")) is not None:
+            self.shard.feed.load(feed)
 
     def __str__(self) -> str:
         return f"table {self.settings['name']!r}"

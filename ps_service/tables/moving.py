@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from ps_service.tables.row_reading import ids_between, rows_with
 from ps_service.tables.shard import TURN_ROWS
-from ps_service.tables.slot_changes import SlotChanges, ids_between, rows_with
+from ps_service.tables.slot_changes import SlotChanges
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.decorators import remote
 from ps_wire.errors import InvalidArgumentError, RowsMovedError
@@ -39,7 +40,7 @@ class Leaving:
 
     def __init__(self, move: str, slots: torch.Tensor, to: str, shard: TableShard) -> None:
         self.move, self.slots, self.to = move, slots, to
-        self.changes = SlotChanges(shard, slots)
+        self.changes = SlotChanges(shard.watchers, slots)
         self.closed_until = 0.0
         self.quiet = False
 
@@ -82,6 +83,8 @@ class MovingTable(RowsOfTable):
     def take(self, routing: Routing) -> None:
         """Has another routing from now on."""
         with self.shard.lock:
+            if routing.moves is not None and not routing.slots(self.owner).equal(self.routing.slots(self.owner)):
+                self.shard.feed.begin_epoch()
             self.routing = routing
             if self.mark != CLOSED:
                 self.mark = self._own_mark()

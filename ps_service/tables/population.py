@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -13,9 +13,10 @@ from ps_service.tables.admission import make_gate
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.generations import Generations
 from ps_service.tables.row_changes import RowChange
-from ps_service.tables.seen import Seen, first, seen_bytes
+from ps_service.tables.seen import Candidates, Seen, first, seen_bytes
 from ps_service.tables.statistics import Statistics
 from ps_service.tables.storage import MAP_BYTES
+from ps_service.tables.watchers import Watchers
 from ps_wire.errors import StorageError, TooLargeError
 
 if TYPE_CHECKING:
@@ -29,14 +30,6 @@ if TYPE_CHECKING:
     from ps_wire.tables.life import Admission, Eviction
 
 _UNTOLD: Final = nullcontext()
-
-
-class Candidates(NamedTuple):
-    """Rows that may make room: their keys, when they were looked up, and scores, of which the lowest go first."""
-
-    keys: torch.Tensor
-    last: torch.Tensor
-    scores: torch.Tensor
 
 
 class Population:
@@ -74,6 +67,7 @@ class Population:
         self.seen: Final = None if eviction is None else Seen(most, eviction)
         self.statistics: Final = Statistics()
         self.log: RowLog | None = None
+        self.watchers: Final = Watchers()
         self._write_default()
 
     def count_in(self, budget: TableBudget, title: str) -> None:
@@ -194,6 +188,7 @@ class Population:
             self.gate.clear()
         if self.seen is not None:
             self.seen.clear()
+        self.watchers.cleared()
         self._write_default()
         self._budget.note(self, self.nbytes, self.map.rows)
 
@@ -235,10 +230,15 @@ class Population:
             nbytes += 8 * max(count, int(self._at_capacity.share * self._most))
         return nbytes
 
-    def tell_images(self, numbers: torch.Tensor, life: bool = False) -> None:
-        """Tells the log what rows are now, with what eviction keeps of them if it asks for their `life`."""
+    def tell_images(self, numbers: torch.Tensor) -> None:
+        """Tells what rows are now, with what eviction keeps of them."""
+        self.watchers.stepped(numbers, self.map.ids_of)
         if self.log is not None:
-            self.log.note(self.images(numbers, life))
+            self.log.note(self.images(numbers, life=True))
+
+    def values(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Copies of rows, [n, dim]."""
+        return self._kernels.read(self._rows, numbers)
 
     def images(self, numbers: torch.Tensor, life: bool = False) -> RowChange:
         """What rows, int64 [n], are now."""
@@ -274,6 +274,7 @@ class Population:
         if change.kind == "seen":
             columns["seen"] = torch.full((len(numbers),), change.time)
         elif change.kind == "images":
+            self.watchers.changed(columns["ids"])
             self._rows.values.write(numbers, columns["values"])
             for name, storage in self._rows.states.items():
                 storage.write(numbers, columns[f"state.{name}"])
@@ -329,6 +330,7 @@ class Population:
         """Begins the rows of new ids, added at a time. So many rows were ever used before."""
         self._rows.grow(self.map.rows)
         self._kernels.begin(self._rows, numbers, ids, fresh=bool((numbers >= used).all()))
+        self.watchers.changed(ids)
         if self.seen is not None:
             self.seen.begin(self.map.rows, numbers, now)
         self._budget.note(self, self.nbytes, self.map.rows)
@@ -371,6 +373,7 @@ class Population:
         if self.log is not None and len(ids):
             self._tell("removed", {"ids": ids})
         freed = self.map.remove(ids)
+        self.watchers.changed(ids)
         self.generations.free(freed)
         if self.seen is not None:
             self.seen.forget(freed)
@@ -383,6 +386,7 @@ class Population:
             different = different[different != self.default]
         now = self.now()
         self.seen.note(different, now)
+        self.watchers.looked_up(different, self.map.ids_of)
         if self.log is not None:
             sightings = {name: each for name, each in self.seen.read(different).items() if name != "seen"}
             self.log.note(RowChange("seen", now, {"ids": self.map.ids_of(different), **sightings}))

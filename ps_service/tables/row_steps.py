@@ -14,7 +14,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.options import from_plain, to_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from ps_service.tables.kernels import Kernels
     from ps_service.tables.population import Population
@@ -34,8 +34,6 @@ class RowSteps:
         self._population = population
         self._kernels = kernels
         self._groups = groups
-        # Is told the ids of rows that were updated, while some of them move to another owner.
-        self.watch: Callable[[torch.Tensor], None] | None = None
 
     def make(self, numbers: torch.Tensor, gradients: Grouped) -> None:
         """Applies the gradients of different rows, of which these are the numbers, with the options as they are."""
@@ -45,8 +43,7 @@ class RowSteps:
         ids = self._population.map.ids_of(numbers) if needs_ids else numbers
         rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
         self._kernels.update(rows, numbers, dataclasses.replace(gradients, ids=ids), rates)
-        if self.watch is not None:
-            self.watch(self._population.map.ids_of(numbers))
+        self._population.watchers.stepped(numbers, self._population.map.ids_of)
 
     def change(self, gradients: Grouped) -> RowChange | None:
         """A step that was made with these gradients, which are named by key, as its gradients. None if they are not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,14 @@ def first(scores: torch.Tensor, count: int) -> torch.Tensor:
 def seen_bytes(eviction: Eviction) -> int:
     """Bytes that eviction keeps for each row: when it was looked up, and for `least_frequent` how often."""
     return 16 if eviction.at_capacity == "least_frequent" else 8
+
+
+class Candidates(NamedTuple):
+    """Rows that may make room: their keys, when they were looked up, and scores, of which the lowest go first."""
+
+    keys: torch.Tensor
+    last: torch.Tensor
+    scores: torch.Tensor
 
 
 class Seen:

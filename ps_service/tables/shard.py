@@ -12,14 +12,15 @@ from torch.nn.functional import embedding_bag
 
 from ps_service.tables import checks
 from ps_service.tables.checks import checked_ids, checked_offsets, checked_weights
+from ps_service.tables.feed import Feed
 from ps_service.tables.id_map import MOST_ROWS, make_id_map
 from ps_service.tables.kernels import Grouped, make_kernels
-from ps_service.tables.population import Candidates, Population
+from ps_service.tables.population import Population
 from ps_service.tables.row_gradients import UnsummedGradient
 from ps_service.tables.row_steps import RowSteps
 from ps_service.tables.rows import Rows
 from ps_service.tables.rules import Groups, make_rule, with_options
-from ps_service.tables.seen import first
+from ps_service.tables.seen import Candidates, first
 from ps_service.tables.storage import rows_in_memory
 from ps_wire.codec.trees import mapped
 from ps_wire.errors import InvalidArgumentError
@@ -101,6 +102,8 @@ class TableShard:
             self._map, self._rows, self._kernels, self.max_rows, admission, eviction, seed, clock
         )
         self.steps: Final = RowSteps(self._rows, self.population, self._kernels, Groups(groups, optimizer))
+        self.watchers: Final = self.population.watchers
+        self.feed: Final = Feed(self.watchers)
         self.lock: Final = ReportingLock()
         self.row_bytes: Final = self._rows.row_bytes
         self.updates = 0
@@ -307,7 +310,7 @@ class TableShard:
                 if (state := block.get(f"state.{name}")) is not None:
                     storage.write(numbers, state)
             self.population.put_life(numbers, block, now)
-            self.population.tell_images(numbers, life=True)
+            self.population.tell_images(numbers)
             self.updates += 1
 
     def tell(self, log: RowLog | None) -> None:

@@ -23,6 +23,7 @@ from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.pushing import Pushing
 from trainer_client.replicas.replica import Replica, Replicas
+from trainer_client.serving.readers import Reader
 from trainer_client.tables.schedules import SchedulerWithTables
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import OptimizerWithTables
@@ -35,7 +36,7 @@ T = TypeVar("T")
 
 _WRAPPED = (
     *(OffersPasses, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
-    *(LookedUp, OptimizerWithTables, SchedulerWithTables, Table),
+    *(LookedUp, OptimizerWithTables, Reader, SchedulerWithTables, Table),
 )
 
 _IN_THIS_THREAD = {
@@ -44,6 +45,7 @@ _IN_THIS_THREAD = {
     (DistributedOptimizer, "step"): "apply",
     (OptimizerWithTables, "step"): "apply",
     (Table, "blocks"): "blocks_in_thread",
+    (Table, "changes"): "changes_in_thread",
 }
 """Methods that the calling thread runs itself instead of waiting for another thread. They take the same arguments."""
 

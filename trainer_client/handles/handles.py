@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+import torch
+
 from ps_wire.close_names import hint
 from ps_wire.errors import PsError, UnknownNameError
 from ps_wire.numbers import check_timeout
@@ -193,6 +195,21 @@ class RemoteModule(RemoteObject):
             RemoteError: The module raised an exception.
         """
         return self(*args, **kwargs)
+
+    def read(self, *args: Any, timeout: float | None = DEFAULT, **kwargs: Any) -> Pending[Any]:
+        """Calls the module for those who serve it: in evaluation mode, whatever the mode of this handle is, without
+        gradients, and beside any context. The random numbers of the client's calls go on as if it had not been.
+
+        Args:
+            args: Arguments of `forward`, and so are the other `kwargs`.
+            timeout: Seconds that the call may take; None is no limit.
+
+        Raises:
+            StaleHandleError, RemoteError: As for `forward`.
+        """
+        reading = self.options(timeout=timeout, seed=0).eval()
+        with torch.no_grad():
+            return reading(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         # torch asks for it when it refuses a handle in a container.

@@ -15,6 +15,8 @@ from ps_wire.tables.options import (
     Zeros,
 )
 from trainer_client.contexts.prefetching import LookedUp
+from trainer_client.tables.changes import Change
+from trainer_client.tables.reading import RowsRead
 from trainer_client.tables.schedules import SchedulerWithTables
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import OptimizerWithTables
@@ -24,6 +26,7 @@ __all__ = [
     "SGD",
     "Adagrad",
     "AfterSightings",
+    "Change",
     "Constant",
     "Eviction",
     "LazyAdam",
@@ -33,6 +36,7 @@ __all__ = [
     "PartialRowWiseAdam",
     "RowGroup",
     "RowWiseAdagrad",
+    "RowsRead",
     "SchedulerWithTables",
     "Table",
     "Uniform",

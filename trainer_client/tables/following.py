@@ -12,7 +12,7 @@ import torch
 
 from ps_wire.errors import PsError, RowsMovedError
 from ps_wire.tables.routing import Routing
-from trainer_client.pending import Joined, Pending, results
+from trainer_client.pending import DEFAULT, Joined, Pending, results
 
 if TYPE_CHECKING:
     from trainer_client.handles.handles import RemoteObject
@@ -91,10 +91,10 @@ class Follower:
                 return True
         return False
 
-    def call(self, owner: str, method: str, *args: Any) -> Pending[Any]:
+    def call(self, owner: str, method: str, *args: Any, timeout: float | None = DEFAULT) -> Pending[Any]:
         """Calls a method of the rows of an owner, beside whatever pass there is, and without a seed of the client."""
         with torch.no_grad():
-            return self._shards[owner].options(seed=0).call(method, *args)
+            return self._shards[owner].options(seed=0, timeout=timeout).call(method, *args)
 
 
 class Everywhere(Joined[T]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -18,11 +18,14 @@ from ps_wire.v1.operations_pb2 import DeleteRequest
 from ps_wire.v1.values_pb2 import TableName
 from trainer_client.handles.parameters import RemoteParameter, RowParameter
 from trainer_client.pending import DEFAULT, Pending
+from trainer_client.tables.changes import Change, Following, Version
 from trainer_client.tables.contents import TableContents
 from trainer_client.tables.look_ups import look_up
+from trainer_client.tables.reading import RowsRead, read
 from trainer_client.tables.waiting import WaitingTable
 
 if TYPE_CHECKING:
+    from ps_wire.compression.codec import Codec
     from trainer_client.contexts.context import Context
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
@@ -122,6 +125,58 @@ class Table(TableContents):
         """
         query = bags_query(self, ids, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
         return look_up(self._loop, [query], timeout, itemgetter(0))
+
+    def read(
+        self, ids: torch.Tensor, *, default: float | torch.Tensor = 0.0, timeout: float | None = DEFAULT
+    ) -> Pending[RowsRead]:
+        """The rows of ids as they are, for those who serve them. Contexts have nothing to do with it: no row is made,
+        no gradient comes back, and neither counters nor ages and sightings of rows change.
+
+        Args:
+            ids: int64 or int32 of any shape.
+            default: What ids without a row have: a number, or a row [dim].
+            timeout: Seconds this may take; None is no limit.
+
+        Raises:
+            InvalidArgumentError: The ids have another dtype, or are outside of a table of fixed size; or the default
+                is none of these. Nothing was sent.
+            StaleHandleError: The table was deleted.
+        """
+        return read(self._loop, self, ids, default, timeout)
+
+    def changes(
+        self, since: Version | None = None, *, every: float = 1.0, compress: Codec | None = None
+    ) -> AsyncGenerator[Change, None]:
+        """Follows the table: first all rows, or what has changed since a version, and from then on what changes.
+
+            async for change in items.changes():
+                ...
+                if change.version is not None:
+                    save(change.version)
+
+        It ends only with an error, or when it is left. The blocking client has the same with `for`.
+
+        Args:
+            since: The version of an earlier `Change`, up to which all changes have been applied; None for all rows. It
+                holds after a restart of this program, and of an owner that was drained. If an owner does not know any
+                more what has changed since, all rows come again, and the change `resets`.
+            every: Seconds between two questions to the owners.
+            compress: The codec of the rows on their way: `BF16`, `FP16`, `Int8`, `Zstd` or one of your own; None to get
+                their exact bits.
+
+        Raises:
+            InvalidArgumentError: An argument does not fit.
+            StaleHandleError: The table was deleted.
+            SessionLostError: An owner was started again, and knows this client no more: attach to the table again, and
+                go on with `since`.
+        """
+        return Following(self._loop, self, since, every, compress).changes()
+
+    def changes_in_thread(
+        self, since: Version | None = None, *, every: float = 1.0, compress: Codec | None = None
+    ) -> Iterator[Change]:
+        """The same for a plain thread, which waits for each."""
+        return Following(self._loop, self, since, every, compress).in_thread()
 
     def parameters(self) -> list[RemoteParameter]:
         """Handles that stand for all its rows, one for each owner: to clip gradients, or to freeze the table. To freeze

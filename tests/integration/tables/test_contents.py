@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.tables import hosted_table
+from ps_service.tables import reading
 from tests.conftest import StartOwner
 from tests.integration.tables.test_life_of_rows import Clock, shard_of, train
 from trainer_client.tables.files import LIST, PartsWriter
@@ -242,7 +242,7 @@ async def test_an_export_is_restored_into_other_owners(
 async def test_an_export_of_a_table_that_is_trained_has_each_lasting_row_once(
     pair: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosted_table, "PIECE_BYTES", 400)
+    monkeypatch.setattr(reading, "PIECE_BYTES", 400)
     items = await pair.table("items", 2, tc.tables.SGD(lr=1.0), init=tc.tables.Zeros())
     ids = torch.arange(600)
     async with pair.context():

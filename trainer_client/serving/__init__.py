@@ -1,0 +1,1 @@
+"""Requests of those who serve what is trained."""

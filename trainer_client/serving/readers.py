@@ -1,0 +1,156 @@
+"""Readers: they serve rows and models to many concurrent callers, with few requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import torch
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.numbers import check_seconds, check_whole
+from trainer_client.handles.handles import RemoteModule
+from trainer_client.serving.window import Window
+from trainer_client.tables.reading import RowsRead
+from trainer_client.tables.table import Table
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from trainer_client.pending import Pending
+
+R = TypeVar("R")
+
+MOST_IDS: Final = 65_536
+MOST_SAMPLES: Final = 1_024
+
+Inputs = tuple[torch.Tensor, ...]
+
+
+class Reader(Generic[R]):
+    """Reads a table or calls a module for many callers at once. Made by `Client.reader`.
+
+        reader = ps.reader(items, window_ms=2)
+        found = await reader(ids)              # a `RowsRead`, as of items.read(ids)
+
+    What callers of this process ask within the window is one request to each owner. Any thread may ask.
+    """
+
+    def __init__(self, window: Window[Any, R], title: str) -> None:
+        self._window = window
+        self._title = title
+
+    def __call__(self, *inputs: torch.Tensor) -> Pending[R]:
+        """The rows of ids, as `Table.read` gives them; or the result of the module for these inputs, as
+        `RemoteModule.read` gives it. A request that fails is repeated for each of its callers alone, and raises for
+        those whose own input it does not like."""
+        return self._window.add(inputs, _size(inputs))
+
+    def __repr__(self) -> str:
+        return f"<Reader of {self._title}>"
+
+
+def reader(
+    loop: asyncio.AbstractEventLoop,
+    target: Any,
+    window_ms: float,
+    most: int | None,
+    default: float | torch.Tensor | None,
+    timeout: float | None,
+) -> Reader[Any]:
+    """A reader; arguments and errors as for `Client.reader`."""
+    check_seconds("window_ms", window_ms)
+    if most is not None:
+        check_whole("most", most, 1, 1 << 31)
+    if isinstance(target, Table):
+        rows = TableRows(target, 0.0 if default is None else default, timeout)
+        return Reader(Window(loop, rows.ask, window_ms / 1000, most or MOST_IDS), repr(target))
+    if not isinstance(target, RemoteModule):
+        raise InvalidArgumentError(f"a reader is of a table or of a module, not of {target!r}")
+    if default is not None:
+        raise InvalidArgumentError("default= is for ids of a table that have no row")
+    results = ModuleResults(target, timeout)
+    return Reader(Window(loop, results.ask, window_ms / 1000, most or MOST_SAMPLES), repr(target))
+
+
+def _size(inputs: Inputs) -> int:
+    first = inputs[0] if inputs else None
+    return len(first) if isinstance(first, torch.Tensor) and first.dim() else 1
+
+
+class TableRows:
+    """Reads rows for several callers at once."""
+
+    def __init__(self, table: Table, default: float | torch.Tensor, timeout: float | None) -> None:
+        self._table = table
+        self._default = default
+        self._timeout = timeout
+
+    async def ask(self, questions: Sequence[Inputs]) -> list[RowsRead]:
+        """The rows that each caller has asked for, by its ids alone."""
+        given = [_only(each) for each in questions]
+        if len(given) == 1:
+            return [await self._read(given[0])]
+        if not all(isinstance(each, torch.Tensor) for each in given):
+            raise InvalidArgumentError("ids are a tensor")
+        found = await self._read(torch.cat([each.reshape(-1) for each in given]))
+        sizes = [each.numel() for each in given]
+        parts = zip(given, found.values.split(sizes), found.found.split(sizes), strict=True)
+        return [
+            RowsRead(values.view(*ids.shape, -1), there.view(ids.shape), found.versions) for ids, values, there in parts
+        ]
+
+    def _read(self, ids: torch.Tensor) -> Pending[RowsRead]:
+        return self._table.read(ids, default=self._default, timeout=self._timeout)
+
+
+def _only(inputs: Inputs) -> torch.Tensor:
+    if len(inputs) != 1:
+        raise InvalidArgumentError(f"a reader of a table is given ids alone, not {len(inputs)} arguments")
+    return inputs[0]
+
+
+class ModuleResults:
+    """Calls a module for several callers at once, whose inputs become one batch."""
+
+    def __init__(self, module: RemoteModule, timeout: float | None) -> None:
+        self._module = module
+        self._timeout = timeout
+
+    async def ask(self, questions: Sequence[Inputs]) -> list[Any]:
+        """The result of each caller."""
+        if len(questions) == 1:
+            return [await self._read(questions[0])]
+        sizes = [_batch(each) for each in questions]
+        if not all(_are_alike(questions[0], each) for each in questions):
+            raise InvalidArgumentError("inputs of one batch have the same dtypes, and shapes but for their first sizes")
+        results = await self._read(tuple(torch.cat(each) for each in zip(*questions, strict=True)))
+        parts = _split(results, sizes)
+        return parts
+
+    def _read(self, inputs: Inputs) -> Pending[Any]:
+        return self._module.read(*inputs, timeout=self._timeout)
+
+
+def _batch(inputs: Inputs) -> int:
+    """The samples of a caller, which all of its inputs have."""
+    sizes = {len(each) if isinstance(each, torch.Tensor) and each.dim() else -1 for each in inputs}
+    if len(sizes) != 1 or -1 in sizes:
+        raise InvalidArgumentError("inputs of a reader are tensors whose first size is the same: that of the batch")
+    return sizes.pop()
+
+
+def _are_alike(one: Inputs, other: Inputs) -> bool:
+    return [(each.dtype, each.shape[1:]) for each in one] == [(each.dtype, each.shape[1:]) for each in other]
+
+
+def _split(results: Any, sizes: list[int]) -> list[Any]:
+    """The part of each caller in the results of all."""
+    if isinstance(results, torch.Tensor) and results.dim() and len(results) == sum(sizes):
+        return list(results.split(sizes))
+    if isinstance(results, tuple | list):
+        return list(zip(*(_split(each, sizes) for each in results), strict=True))
+    if isinstance(results, dict):
+        parts = {name: _split(each, sizes) for name, each in results.items()}
+        return [{name: each[number] for name, each in parts.items()} for number in range(len(sizes))]
+    raise InvalidArgumentError("a module that a reader calls gives tensors with a row for each sample of the batch")

@@ -1,0 +1,164 @@
+"""Follows the rows of a table: all of them once, and from then on what changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ps_wire.compression.registry import check_suitable_for_rows, decode
+from ps_wire.errors import InvalidArgumentError, RowsMovedError
+from ps_wire.numbers import check_seconds
+from trainer_client.pending import Pending
+
+if TYPE_CHECKING:
+    from ps_wire.compression.codec import Codec
+    from trainer_client.tables.contents import TableContents
+
+Version = Mapping[str, tuple[int, int]]
+"""By owner a version of its rows, as `RowsVersion`: plain values, which JSON has, too (as lists)."""
+
+_NO_IDS: Final = torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What has changed in a table, each id once, as it is now.
+
+    Apply it in this order: forget all rows if it `resets`, forget those of `removed`, put those of `ids`.
+
+    Attributes:
+        version: What the table is once this is applied, with all changes before: its rows are exactly those that each
+            owner had at its version. None in the middle of changes that come in pieces. Later, `changes(since=version)`
+            goes on from there.
+        ids: int64 [n].
+        values: Their rows, [n, dim].
+        removed: Ids of rows that have gone, int64 [m]. There may be some that had none before.
+        resets: Whether all rows come anew from here on: at the beginning, and when an owner does not know any more what
+            has changed since, because it was killed, rows have moved, or too much has changed.
+    """
+
+    version: Version | None
+    ids: torch.Tensor
+    values: torch.Tensor
+    removed: torch.Tensor
+    resets: bool = False
+
+
+class _TooOldError(Exception):
+    """An owner does not know what has changed since a version."""
+
+
+class Following:
+    """Gives the changes of a table, from a version on. Arguments are those of `Table.changes`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        table: TableContents,
+        since: Version | None,
+        every: float,
+        compress: Codec | None,
+    ) -> None:
+        check_seconds("every", every)
+        if compress is not None:
+            check_suitable_for_rows(compress)
+        self._loop = loop
+        self._table = table
+        # From which it goes on; None for all rows. It is behind while there may be more at once.
+        self._version = None if since is None else _checked(since)
+        self._is_behind = False
+        self._every = every
+        self._codec = None if compress is None else (compress.name, compress.parameters())
+
+    async def changes(self) -> AsyncGenerator[Change, None]:
+        """The changes, without an end."""
+        while True:
+            try:
+                if self._version is None:
+                    async for change in self._all_rows():
+                        yield change
+                async for change in self._latest():
+                    yield change
+            except (_TooOldError, RowsMovedError):
+                self._version = None
+                continue
+            if not self._is_behind:
+                await asyncio.sleep(self._every)
+
+    async def _all_rows(self) -> AsyncGenerator[Change, None]:
+        """All rows, each as of some moment, and after a version from which on owners note what changes."""
+        routing = await self._table.follower.follow_all()
+        asked = {owner: self._ask(owner, "read_changes", None, None) for owner in routing.owners}
+        version: Version = {owner: tuple((await each)[0]) for owner, each in asked.items()}
+        resets = True
+        for owner in version:
+            begin: int | None = 0
+            while begin is not None:
+                block, begin = await self._ask(owner, "read_block", begin, False)
+                yield self._change(None, block, _NO_IDS, resets)
+                resets = False
+        self._version, self._is_behind = version, True
+
+    async def _latest(self) -> AsyncGenerator[Change, None]:
+        """What has changed since the version. A change that has a version is all of it as of one moment of each owner;
+        in pieces they are as of several, and there is more behind them."""
+        since, was_behind = self._version, self._is_behind
+        if since is None or set(since) != set(self._table.routing.owners):
+            raise _TooOldError
+        asked = {owner: self._ask(owner, "read_changes", each, None) for owner, each in since.items()}
+        found = {owner: await each for owner, each in asked.items()}
+        if any(changed is None for _, changed in found.values()):
+            raise _TooOldError
+        version: Version = {owner: tuple(now) for owner, (now, _) in found.items()}
+        self._is_behind = any(after is not None for _, (_, _, after) in found.values())
+        blocks = [block for _, (block, _, _) in found.values()]
+        block = {
+            "ids": torch.cat([each["ids"] for each in blocks]),
+            "values": torch.cat([self._values(each) for each in blocks]),
+        }
+        removed = torch.cat([gone for _, (_, gone, _) in found.values()])
+        if was_behind or len(block["ids"]) or len(removed):
+            yield self._change(None if self._is_behind else version, block, removed)
+        for owner, (_, (_, _, after)) in found.items():
+            while after is not None:
+                _, changed = await self._ask(owner, "read_changes", since[owner], after)
+                if changed is None:
+                    raise _TooOldError
+                block, gone, after = changed
+                yield self._change(None, block, gone)
+        self._version = version
+
+    def _change(
+        self, version: Version | None, block: Mapping[str, Any], removed: torch.Tensor, resets: bool = False
+    ) -> Change:
+        return Change(version, block["ids"], self._values(block), removed, resets)
+
+    def _values(self, block: Mapping[str, Any]) -> torch.Tensor:
+        values, table = block["values"], self._table
+        if isinstance(values, torch.Tensor):
+            return values
+        return decode(values, torch.empty(len(block["ids"]), table.dim, dtype=table.dtype))
+
+    def _ask(self, owner: str, method: str, *args: Any) -> Pending[Any]:
+        mark, *_ = *self._table.follower.mark(owner, self._table.routing), 0
+        return self._table.follower.call(owner, method, *args, mark, self._codec)
+
+    def in_thread(self) -> Iterator[Change]:
+        """The same for a plain thread, which waits for each."""
+        loop, changes = self._loop, self.changes()
+        try:
+            while True:
+                yield Pending.run(loop, changes.__anext__()).wait()
+        finally:
+            Pending.run(loop, changes.aclose()).wait()
+
+
+def _checked(since: Any) -> Version:
+    try:
+        return {str(owner): (int(epoch), int(number)) for owner, (epoch, number) in since.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise InvalidArgumentError(f"since= is the version of a change, not {since!r}") from None
