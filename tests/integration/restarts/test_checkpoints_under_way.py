@@ -22,6 +22,7 @@ from tests.integration.restarts import test_killed
 from tests.integration.restarts.conftest import Action, checkpoint
 from tests.integration.restarts.test_killed import batch, one_pass
 from tests.integration.support import bits
+from tests.waiting import until
 
 CLAMPED, NORMED = f"{test_killed.__name__}.Clamped", f"{test_killed.__name__}.Normed"
 
@@ -45,6 +46,10 @@ def everything(owner: Owner) -> dict[str, Any]:
             state = value.state_dict() if hasattr(value, "state_dict") else value
         found[hosted.ref.object_id] = [hosted.name, hosted.class_name, bits(state)]
     return found
+
+
+def unnamed(owner: Owner) -> int:
+    return sum(not each.name for each in owner.server.engine.registry.objects())
 
 
 class Busy:
@@ -141,6 +146,8 @@ async def test_at_random(owner: Owner, between: Callable[[Action], None], seed: 
         for _ in range(2):
             await checkpoint(owner)
             await all_at_once()
+            # What they have dropped is freed a little later.
+            await until(lambda: unnamed(owner) == 2 * sum(len(each.own) for each in trainers))
             before = everything(owner)
             await owner.crash()
             assert everything(owner) == before
