@@ -138,7 +138,7 @@ lint: $(READY)  ## Check the code with ruff
 	@$(BIN)/ruff check .
 
 .PHONY: types
-types: $(READY)  ## Check the types of the three packages with mypy
+types: $(READY)  ## Check the types of the packages with mypy
 	@echo "== $@"
 	@$(BIN)/mypy
 

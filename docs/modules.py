@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGES: Final = ("ps_wire", "ps_service", "trainer_client")
+PACKAGES: Final = ("ps_wire", "ps_service", "trainer_client", "ps_reader")
 
 _HEAD: Final = """\
 # Modules

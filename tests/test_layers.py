@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("ps_wire", "ps_service", "trainer_client")
+PACKAGES = ("ps_wire", "ps_service", "trainer_client", "ps_reader")
 LONGEST = 400
 """Lines of a file."""
 

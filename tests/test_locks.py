@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("ps_service", "trainer_client", "ps_wire")
+PACKAGES = ("ps_service", "trainer_client", "ps_wire", "ps_reader")
 KINDS = ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Barrier", "Event")
 
 SHORT = "its holder never waits"
@@ -23,6 +23,7 @@ PLAIN = {
     "ps_wire/runtime/latency.py": SHORT,
     "ps_wire/runtime/locks.py": REPORTED,
     "ps_wire/runtime/scopes.py": SHORT,
+    "ps_reader/reader.py": NO_THREAD,
     "ps_service/cli/serving.py": NO_THREAD,
     "ps_service/collectives/communicators.py": SHORT,
     "ps_service/passes/calls.py": SHORT,

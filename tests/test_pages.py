@@ -51,7 +51,7 @@ WRITTEN = [path for path in PAGES if path.name != "CHANGELOG.md"]
 """Pages that tell what is, and not what was."""
 
 BASES = [
-    *(ROOT / name for name in (".", "deploy", "ps_service", "ps_wire", "trainer_client")),
+    *(ROOT / name for name in (".", "deploy", "ps_reader", "ps_service", "ps_wire", "trainer_client")),
     Path(torch.__file__).parent / "testing" / "_internal" / "distributed",  # torch's own tests
 ]
 """Where a path that stands in a page may begin."""

@@ -33,6 +33,7 @@ if _TYPE_CHECKING:
     from trainer_client.collectives.communicator import Communicator
     from trainer_client.contexts.context import Context
     from trainer_client.contexts.current import current_context
+    from trainer_client.handles.following import ModuleChange
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.handles.parameters import RemoteParameter
     from trainer_client.handles.references import RRef
@@ -59,6 +60,7 @@ __all__ = [
     "DistributedScheduler",
     "LocalSGD",
     "LocalSteps",
+    "ModuleChange",
     "Pending",
     "Progress",
     "PsError",
@@ -96,6 +98,7 @@ _HOMES: _Final = {
     "DistributedScheduler": "trainer_client.optimizers.scheduler",
     "LocalSGD": "trainer_client.replicas.local_steps",
     "LocalSteps": "trainer_client.replicas.local_steps",
+    "ModuleChange": "trainer_client.handles.following",
     "Pending": "trainer_client.pending",
     "Progress": "trainer_client.reporting.progress",
     "PsError": "ps_wire.errors",

@@ -20,7 +20,7 @@ from sphinx.search.en import SearchEnglish
 
 INTERFACES: Final = (
     *("trainer_client", "trainer_client.codecs", "trainer_client.errors", "trainer_client.policies"),
-    *("trainer_client.tables", "ps_service", "ps_service.ray"),
+    *("trainer_client.tables", "ps_service", "ps_service.ray", "ps_reader"),
 )
 
 SEARCHES: Final = {

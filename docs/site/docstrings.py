@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import ps_reader
 import ps_service
 import trainer_client
 from trainer_client import codecs, errors, policies, tables
@@ -15,15 +16,17 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
     from sphinx.environment import BuildEnvironment
 
+_TAKEN = {"trainer_client.tables.SGD", "trainer_client.tables.Adagrad", "ps_reader.Reader"}
+
 DOCUMENTED = {
     name: f"{module.__name__}.{name}"
-    for module in (codecs, errors, policies, tables, ps_service, trainer_client)
+    for module in (codecs, errors, policies, tables, ps_reader, ps_service, trainer_client)
     for name in module.__all__
-    if name[0].isupper() and name not in ("SGD", "Adagrad")  # these are mostly torch's
+    if name[0].isupper() and f"{module.__name__}.{name}" not in _TAKEN
 }
 """Where a class that a docstring or an annotation names is documented: at the top, if it is there."""
 
-OURS = ("trainer_client.", "ps_service.", "ps_wire.")
+OURS = ("trainer_client.", "ps_service.", "ps_wire.", "ps_reader.")
 
 _CODE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 _BEFORE = re.compile(r"[\s'\"(\[{<\-/:]$")
@@ -34,6 +37,7 @@ MADE_BY_OURSELVES = {
     *("Client", "Pending", "Context", "Communicator", "RemoteModule", "RemoteObject", "RemoteParameter", "RRef"),
     *("DistributedOptimizer", "DistributedScheduler", "Stepped", "Replica", "Replicas", "LocalSteps", "Table"),
     *("Progress", "StepNumbers", "ConnectionState", "LookedUp", "OptimizerWithTables", "SchedulerWithTables"),
+    *("Change", "ModuleChange", "Reader", "RowsRead", "TableVersion", "Version"),
     *("Cluster", "OwnerState", "Policy", "WorkerInfo"),
 }
 """Classes that programs do not make: the arguments of their constructors are of no interest."""

@@ -24,6 +24,7 @@ from ps_service import config
 from ps_service.cli import old_tls, probe, status_view, watching
 from ps_service.cli.certs import certs
 from ps_service.cli.ending import asking, fail, reading
+from ps_service.cli.exporting import export
 from ps_service.cli.inspecting import inspect
 from ps_service.cli.keys import checkpoint_key, sign
 from ps_service.cli.moving import drain, rebalance
@@ -248,6 +249,7 @@ def checkpoint(
 
 app.command()(inspect)
 app.command()(rebalance)
+app.command()(export)
 app.command()(drain)
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-import trainer_client
 from ps_service.cli import probe
+from ps_service.cli.clients import connected
 from ps_service.cli.ending import asking
 from ps_service.cli.options import OwnersTLS, first_of, with_tls
 from trainer_client.pauses import PATIENCE_SECONDS, PAUSE_SECONDS
@@ -100,7 +100,7 @@ def drain(
 
 def _run(address: str, beside: list[str] | None, tls: OwnersTLS, move: _Move, as_json: bool) -> None:
     async def moved() -> Sequence[Moved | MovedObjects]:
-        ps = await _connected(address, beside or [], tls)
+        ps = await connected(address, beside or [], tls)
         try:
             return await move(ps)
         finally:
@@ -124,15 +124,6 @@ def _run(address: str, beside: list[str] | None, tls: OwnersTLS, move: _Move, as
         )
     if not made:
         print("nothing had to move")
-
-
-async def _connected(address: str, beside: list[str], tls: OwnersTLS) -> Client:
-    """A client of all owners of the group of an owner, or of the owners that are given."""
-    status = await asyncio.to_thread(probe.status, address, tls=tls)
-    directory = address if status.members else status.directory
-    if directory and not beside:
-        return await trainer_client.connect(directory=directory, tls=tls)
-    return await trainer_client.connect(address, *beside, tls=tls)
 
 
 def _names(text: str) -> list[str]:

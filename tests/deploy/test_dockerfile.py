@@ -61,7 +61,9 @@ def test_packages_are_installed_before_the_sources_come() -> None:
     builder, _ = stages()
     order = [f"{name} {rest}" for name, rest in builder]
     packages = max(index for index, each in enumerate(order) if "install" in each and "constraints.txt" in each)
-    sources = min(order.index(f"COPY {name} ./{name}") for name in ("ps_wire", "ps_service", "trainer_client"))
+    sources = min(
+        order.index(f"COPY {name} ./{name}") for name in ("ps_wire", "ps_service", "trainer_client", "ps_reader")
+    )
     assert packages < sources
     installing = [each for each in order if " install " in each and "--no-deps" not in each]
     assert len(installing) == 3 and all("-c constraints.txt" in each for each in installing)

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.forking.process import Forking
 
-PACKAGES = (ROOT / "ps_wire", ROOT / "ps_service", ROOT / "trainer_client")
+PACKAGES = (ROOT / "ps_wire", ROOT / "ps_service", ROOT / "trainer_client", ROOT / "ps_reader")
 
 FORBIDDEN_NAMES = {"eval", "exec", "compile", "__import__", "execfile"}
 FORBIDDEN_MODULES = {

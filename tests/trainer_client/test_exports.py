@@ -24,6 +24,7 @@ OFFERED = {
         "DistributedScheduler",
         "LocalSGD",
         "LocalSteps",
+        "ModuleChange",
         "Pending",
         "Progress",
         "PsError",

@@ -16,6 +16,7 @@ from trainer_client.client.passes import ATTEMPTS, Attempts, OffersPasses
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.prefetching import LookedUp
+from trainer_client.handles.handles import RemoteModule
 from trainer_client.handles.references import RRef
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 from trainer_client.optimizers.scheduler import DistributedScheduler
@@ -44,6 +45,7 @@ _IN_THIS_THREAD = {
     (Context, "backward"): "propagate",
     (DistributedOptimizer, "step"): "apply",
     (OptimizerWithTables, "step"): "apply",
+    (RemoteModule, "changes"): "changes_in_thread",
     (Table, "blocks"): "blocks_in_thread",
     (Table, "changes"): "changes_in_thread",
 }

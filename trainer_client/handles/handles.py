@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -17,6 +17,7 @@ from ps_wire.v1.operations_pb2 import ObjectInfo
 from trainer_client.graph.current import current_context
 from trainer_client.handles import calls, hints, states
 from trainer_client.handles.calls import USUAL
+from trainer_client.handles.following import FollowingModule, ModuleChange
 from trainer_client.handles.parameters import RemoteParameter, set_requires_grad
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import DEFAULT
@@ -210,6 +211,30 @@ class RemoteModule(RemoteObject):
         reading = self.options(timeout=timeout, seed=0).eval()
         with torch.no_grad():
             return reading(*args, **kwargs)
+
+    def changes(self, since: Any = None, *, every: float = 1.0) -> AsyncGenerator[ModuleChange, None]:
+        """Follows the parameters and buffers: first all, or those that differ from a version, and from then on those
+        that change. It ends only with an error, or when it is left. The blocking client has the same with `for`.
+
+        Args:
+            since: The version of an earlier `ModuleChange`; None for all. If the owner was started again meanwhile, all
+                come.
+            every: Seconds between two questions to the owner.
+
+        Raises:
+            InvalidArgumentError: An argument does not fit.
+            StaleHandleError: The module no longer exists.
+        """
+        return self.following(since, every).changes()
+
+    def changes_in_thread(self, since: Any = None, *, every: float = 1.0) -> Iterator[ModuleChange]:
+        """The same for a plain thread, which waits for each."""
+        return self.following(since, every).in_thread()
+
+    def following(self, since: Any, every: float) -> FollowingModule:
+        """What gives the changes; arguments and errors as for `changes`."""
+        names = [each.name for each in self._info.parameters]
+        return FollowingModule(self.session, self.ref.to_message(), names, since, every)
 
     def __getattr__(self, name: str) -> Any:
         # torch asks for it when it refuses a handle in a container.

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
-from trainer_client.pending import DEFAULT
-from trainer_client.serving.readers import Reader, reader
+from ps_wire.errors import InvalidArgumentError, UnknownNameError
+from ps_wire.numbers import check_seconds, check_whole
+from ps_wire.runtime.nothing import nothing
+from trainer_client.handles.handles import RemoteModule
+from trainer_client.pending import DEFAULT, Pending
+from trainer_client.serving.exporter import Exporter
+from trainer_client.serving.readers import MOST_IDS, MOST_SAMPLES, ModuleResults, Reader, TableRows
+from trainer_client.serving.window import Window
+from trainer_client.tables.table import Table
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import torch
 
-    from trainer_client.handles.handles import RemoteModule
-    from trainer_client.tables.table import Table
+    from ps_reader.layout import Manifest
+    from ps_wire.compression.codec import Codec
+    from trainer_client.serving.exporter import Client
 
 
 class OffersReading:
@@ -44,4 +56,68 @@ class OffersReading:
         Raises:
             InvalidArgumentError: An argument does not fit.
         """
-        return reader(self._loop, target, window_ms, most, default, timeout)
+        check_seconds("window_ms", window_ms)
+        if most is not None:
+            check_whole("most", most, 1, 1 << 31)
+        seconds = window_ms / 1000
+        if isinstance(target, Table):
+            rows = TableRows(target, 0.0 if default is None else default, timeout)
+            return Reader(Window(self._loop, rows.ask, seconds, most or MOST_IDS), repr(target))
+        if not isinstance(target, RemoteModule):
+            raise InvalidArgumentError(f"a reader is of a table or of a module, not of {target!r}")
+        if default is not None:
+            raise InvalidArgumentError("default= is for ids of a table that have no row")
+        results = ModuleResults(target, timeout)
+        return Reader(Window(self._loop, results.ask, seconds, most or MOST_SAMPLES), repr(target))
+
+    def export(
+        self,
+        path: str | Path,
+        *,
+        tables: Sequence[str] | None = None,
+        modules: Sequence[str] | None = None,
+        follow: bool = False,
+        every: float = 2.0,
+        keep: int = 3,
+        compress: Codec | None = None,
+        when_written: Callable[[Manifest], object] = nothing,
+    ) -> Pending[None]:
+        """Writes tables and modules into a folder, which `ps_reader` reads, as one version. With `follow`, further
+        versions follow with what has changed, until it is cancelled.
+
+        The first version has all rows; the others, the rows that have changed since. Where they add up, all rows are
+        written anew. It goes on from the newest version that is in the folder.
+
+        Args:
+            path: A folder of its own.
+            tables: Names of tables; None for all, if `modules` is None, too.
+            modules: Names of modules, on any owner; None for all that have a name, if `tables` is None, too.
+            follow: Whether it goes on.
+            every: Seconds from one version to the next.
+            keep: How many versions are kept.
+            compress: The codec of the rows on their way, which rounds them; None for their exact bits.
+            when_written: Is called with the manifest of each version.
+
+        Raises:
+            InvalidArgumentError: An argument does not fit, the folder has other files, or another program writes into
+                it.
+            UnknownNameError: There is no such table or module.
+            OSError: A file cannot be written.
+        """
+        check_seconds("every", every)
+        check_whole("keep", keep, 1, 1 << 31)
+        client = cast("Client", self)
+        find = partial(_module, client)
+        exporter = Exporter(client, find, path, tables, modules, every, keep, compress, when_written)
+        return Pending.run(self._loop, exporter.run(once=not follow))
+
+
+async def _module(ps: Client, name: str) -> RemoteModule:
+    """The module of that name, on whichever owner it is."""
+    for owner in ps.owners:
+        with suppress(UnknownNameError):
+            found = await ps.attach(name, owner)
+            if not isinstance(found, RemoteModule):
+                raise InvalidArgumentError(f"{name!r} is {found}, and no module that could be exported")
+            return found
+    raise UnknownNameError(f"there is no module {name!r} on {', '.join(ps.owners)}")

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import torch
 
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.numbers import check_seconds, check_whole
-from trainer_client.handles.handles import RemoteModule
-from trainer_client.serving.window import Window
 from trainer_client.tables.reading import RowsRead
-from trainer_client.tables.table import Table
 
 if TYPE_CHECKING:
-    import asyncio
-
+    from trainer_client.handles.handles import RemoteModule
     from trainer_client.pending import Pending
+    from trainer_client.serving.window import Window
+    from trainer_client.tables.table import Table
 
 R = TypeVar("R")
 
@@ -48,29 +45,6 @@ class Reader(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<Reader of {self._title}>"
-
-
-def reader(
-    loop: asyncio.AbstractEventLoop,
-    target: Any,
-    window_ms: float,
-    most: int | None,
-    default: float | torch.Tensor | None,
-    timeout: float | None,
-) -> Reader[Any]:
-    """A reader; arguments and errors as for `Client.reader`."""
-    check_seconds("window_ms", window_ms)
-    if most is not None:
-        check_whole("most", most, 1, 1 << 31)
-    if isinstance(target, Table):
-        rows = TableRows(target, 0.0 if default is None else default, timeout)
-        return Reader(Window(loop, rows.ask, window_ms / 1000, most or MOST_IDS), repr(target))
-    if not isinstance(target, RemoteModule):
-        raise InvalidArgumentError(f"a reader is of a table or of a module, not of {target!r}")
-    if default is not None:
-        raise InvalidArgumentError("default= is for ids of a table that have no row")
-    results = ModuleResults(target, timeout)
-    return Reader(Window(loop, results.ask, window_ms / 1000, most or MOST_SAMPLES), repr(target))
 
 
 def _size(inputs: Inputs) -> int:

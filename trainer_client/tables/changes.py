@@ -77,17 +77,23 @@ class Following:
     async def changes(self) -> AsyncGenerator[Change, None]:
         """The changes, without an end."""
         while True:
+            async for change in self.round():
+                yield change
+            await asyncio.sleep(self._every)
+
+    async def round(self) -> AsyncGenerator[Change, None]:
+        """What has changed by now; the last one has a version."""
+        is_done = False
+        while not is_done:
             try:
                 if self._version is None:
                     async for change in self._all_rows():
                         yield change
                 async for change in self._latest():
                     yield change
+                is_done = not self._is_behind
             except (_TooOldError, RowsMovedError):
                 self._version = None
-                continue
-            if not self._is_behind:
-                await asyncio.sleep(self._every)
 
     async def _all_rows(self) -> AsyncGenerator[Change, None]:
         """All rows, each as of some moment, and after a version from which on owners note what changes."""

@@ -170,13 +170,17 @@ class Table(TableContents):
             SessionLostError: An owner was started again, and knows this client no more: attach to the table again, and
                 go on with `since`.
         """
-        return Following(self._loop, self, since, every, compress).changes()
+        return self.following(since, every, compress).changes()
 
     def changes_in_thread(
         self, since: Version | None = None, *, every: float = 1.0, compress: Codec | None = None
     ) -> Iterator[Change]:
         """The same for a plain thread, which waits for each."""
-        return Following(self._loop, self, since, every, compress).in_thread()
+        return self.following(since, every, compress).in_thread()
+
+    def following(self, since: Version | None, every: float, compress: Codec | None = None) -> Following:
+        """What gives the changes; arguments and errors as for `changes`."""
+        return Following(self._loop, self, since, every, compress)
 
     def parameters(self) -> list[RemoteParameter]:
         """Handles that stand for all its rows, one for each owner: to clip gradients, or to freeze the table. To freeze

@@ -1,0 +1,130 @@
+"""What is in the folder of an export.
+
+`latest.json` names the newest version. `version-N.json` is the manifest of a version: for each table the parts that
+make up its rows, in order, and for each module its file. A manifest is there once all of its files are, and a file is
+never changed. Manifests of old versions are removed, and then the files that no other one has.
+
+A part of a table is a file in the format of safetensors: `ids`, int64 [n]; `values`, [n, dim]; and `removed`, int64
+[m], the ids whose rows have gone. Rows of later parts take the place of those of earlier ones. The first `base` parts
+have an index of their rows: `ids`, int64 in ascending order, and for each the `place` of its row: the number of its
+part times 2^40, and its row there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from ps_reader.errors import ExportError
+
+LAYOUT: Final = 1
+"""Number of this layout. Readers refuse others."""
+
+LATEST: Final = "latest.json"
+PLACE_BITS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """The files of one version of a table.
+
+    `source` is what the owners had, by name, from which the next version goes on; `rows` counts the rows.
+    """
+
+    dim: int
+    dtype: str
+    parts: list[str]
+    base: int
+    index: str
+    rows: int
+    source: Mapping[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleFile:
+    """The file of one version of a module: its state, as safetensors. `source` is as that of a table."""
+
+    file: str
+    class_name: str
+    source: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of an export.
+
+    `as_of` is a time in seconds since 1970: every step that was acknowledged before is part of it.
+    """
+
+    version: int
+    as_of: float
+    written: float
+    tables: dict[str, TableFiles] = field(default_factory=dict)
+    modules: dict[str, ModuleFile] = field(default_factory=dict)
+
+    def files(self) -> set[str]:
+        """The names of all of its files."""
+        of_tables = {name for each in self.tables.values() for name in (*each.parts, each.index) if name}
+        return of_tables | {each.file for each in self.modules.values()}
+
+    def to_json(self) -> str:
+        """As a text."""
+        return json.dumps({"layout": LAYOUT, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """The manifest of such a text. Raises `ExportError` if it is none, or of another layout."""
+        try:
+            plain = json.loads(text)
+            if plain.pop("layout") != LAYOUT:
+                raise ExportError("it was written by another release of this package")
+            tables = {name: TableFiles(**each) for name, each in plain.pop("tables").items()}
+            modules = {name: ModuleFile(**each) for name, each in plain.pop("modules").items()}
+            return cls(int(plain["version"]), float(plain["as_of"]), float(plain["written"]), tables, modules)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ExportError(f"it is no manifest of an export: {error!r}") from None
+
+
+def manifest_path(folder: Path, version: int) -> Path:
+    """Where the manifest of a version is."""
+    return folder / f"version-{version}.json"
+
+
+def versions(folder: Path) -> list[int]:
+    """The versions of which there is a manifest, in ascending order."""
+    names = (path.name.removeprefix("version-").removesuffix(".json") for path in folder.glob("version-*.json"))
+    return sorted(int(each) for each in names if each.isdecimal())
+
+
+def latest_json(version: int, as_of: float) -> str:
+    """The text that names the newest version, and a time at which it still was what the owners had."""
+    return json.dumps({"layout": LAYOUT, "version": version, "as_of": as_of}) + "\n"
+
+
+def latest(folder: Path) -> tuple[int, float]:
+    """The newest version, and a time at which it still was what the owners had. Raises `ExportError` if there is
+    none."""
+    try:
+        told = json.loads((folder / LATEST).read_text("utf-8"))
+        return int(told["version"]), float(told["as_of"])
+    except FileNotFoundError:
+        raise ExportError(f"{folder} has no export yet: ps-service export writes one") from None
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ExportError(f"{folder / LATEST} cannot be read: {error!r}") from None
+
+
+def read_manifest(folder: Path, version: int) -> Manifest:
+    """The manifest of a version. Raises `ExportError` if it is not there."""
+    path = manifest_path(folder, version)
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        there = ", ".join(map(str, versions(folder))) or "none"
+        raise ExportError(f"{folder} has no version {version}; it has {there}") from None
+    try:
+        return Manifest.from_json(text)
+    except ExportError as error:
+        raise ExportError(f"{path} cannot be read: {error}") from None

@@ -1,0 +1,173 @@
+"""Exports that follow owners, and what a reader has of them, also when owners and exporters are killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ps_reader
+import trainer_client as tc
+from ps_reader.layout import Manifest
+from tests.integration.restarting import Owner
+from tests.integration.tables.moving import table_of, train
+from tests.waiting import until
+
+IDS = torch.arange(-40, 60)
+
+
+def as_read(version: ps_reader.Version, name: str = "items") -> dict[int, bytes]:
+    return {
+        int(id): row.tobytes() for ids, rows in version.tables[name].blocks() for id, row in zip(ids, rows, strict=True)
+    }
+
+
+async def as_owned(table: tc.Table) -> dict[int, bytes]:
+    return {
+        int(id): row.numpy().tobytes()
+        async for block in table.blocks(state=False)
+        for id, row in zip(block["ids"], block["values"], strict=True)
+    }
+
+
+async def brought(path: Path) -> ps_reader.Version:
+    """A version with every step that has been acknowledged by now."""
+    now, found = time.time(), []
+
+    def has_come() -> bool:
+        with suppress(ps_reader.ExportError), ps_reader.open(path, every=3600) as reader:
+            found.append(reader.current)
+            return reader.as_of > now
+        return False
+
+    await until(has_come, 0.02)
+    return found[-1]
+
+
+@asynccontextmanager
+async def exporting(ps: tc.Client, path: Path, **more: Any) -> AsyncIterator[None]:
+    """A block beside which an export follows."""
+    going_on = ps.export(path, follow=True, every=0.01, **more)
+    try:
+        yield
+    finally:
+        going_on.cancel()
+        with suppress(tc.errors.CancelledCallError):
+            await going_on
+
+
+async def test_all_tables_and_modules_are_exported_once(pair: tc.Client, tmp_path: Path) -> None:
+    items = await pair.table("items", 4)
+    await train(pair, items, IDS)
+    net = await pair.module(nn.BatchNorm1d, 3, name="a net/of mine", owner=pair.owners[1])
+    half = await pair.module(nn.Linear, 3, 2, dtype=torch.bfloat16, name="half")
+    await pair.export(tmp_path / "out")
+    with ps_reader.open(tmp_path / "out") as reader:
+        version = reader.current
+        assert as_read(version) == await as_owned(items) and version.modules == ["a net/of mine", "half"]
+        for name, handle in (("a net/of mine", net), ("half", half)):
+            state = await handle.state_dict()
+            read = version.state_dict(name)
+            assert list(read) == sorted(state) or set(read) == set(state)
+            for key, value in state.items():
+                assert torch.equal(torch.tensor(read[key]), value.float() if value.is_floating_point() else value)
+        with pytest.raises(ps_reader.ExportError, match="has no module 'net'; it has a net/of mine, half"):
+            version.state_dict("net")
+        assert 0 <= reader.age < 60
+
+
+async def test_what_is_trained_arrives(pair: tc.Client, tmp_path: Path) -> None:
+    items = await table_of(pair, "items", owners=pair.owners)
+    net = await pair.module(nn.Linear, 2, 2, name="net")
+    opt = await pair.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    async with exporting(pair, tmp_path):
+        for number in range(4):
+            await train(pair, items, IDS[number : number + 50])
+            async with pair.context() as ctx:
+                await ctx.backward((await net(torch.ones(1, 2))).sum(), step=opt)
+            await items.remove(IDS[number : number + 2])
+            version = await brought(tmp_path)
+            assert as_read(version) == await as_owned(items)
+            weight = (await net.state_dict())["weight"]
+            assert torch.equal(torch.tensor(version.state_dict("net")["weight"]), weight)
+        await items.clear()
+        assert as_read(await brought(tmp_path)) == {}
+
+
+async def test_named_tables_and_modules_alone_are_exported(pair: tc.Client, tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        await pair.table(name, 4)
+        await pair.module(nn.Linear, 1, 1, name=f"net {name}")
+    await pair.export(tmp_path, tables=["one"], modules=["net other"])
+    with ps_reader.open(tmp_path) as reader:
+        assert list(reader.current.tables) == ["one"] and reader.current.modules == ["net other"]
+    await pair.export(tmp_path, tables=["other"])
+    with ps_reader.open(tmp_path) as reader:
+        assert list(reader.current.tables) == ["other"] and reader.current.modules == []
+    for wrong in ({"tables": ["none"]}, {"modules": ["none"]}):
+        with pytest.raises(tc.errors.UnknownNameError, match="none"):
+            await pair.export(tmp_path, **wrong)
+    with pytest.raises(tc.errors.InvalidArgumentError, match="no module that could be exported"):
+        await pair.export(tmp_path, modules=["one.optimizer"])
+    for bad in ({"every": -1}, {"keep": 0}):
+        with pytest.raises(tc.errors.InvalidArgumentError):
+            await pair.export(tmp_path, **bad)
+
+
+async def test_a_later_export_goes_on_with_what_has_changed(pair: tc.Client, tmp_path: Path) -> None:
+    items = await table_of(pair, "items", owners=pair.owners)
+    await train(pair, items, IDS)
+    await pair.export(tmp_path)
+    await train(pair, items, IDS[:3])
+    written: list[Manifest] = []
+    await pair.export(tmp_path, when_written=written.append)
+    files = written[0].tables["items"]
+    assert written[0].version == 2 and files.base < len(files.parts), "only what has changed was written"
+    with ps_reader.open(tmp_path) as reader:
+        assert as_read(reader.current) == await as_owned(items)
+
+
+@pytest.mark.parametrize("end", ["restart", "crash"])
+async def test_an_export_goes_on_when_its_owner_is_started_again(tmp_path: Path, end: str) -> None:
+    async with Owner(tmp_path / "data", durability="interval:0.01") as owner, tc.connect(owner.address) as ps:
+        items = await table_of(ps, "items", owners=["ps0"])
+        await ps.module(nn.Linear, 2, 2, name="net", seed=1)
+        await train(ps, items, IDS)
+        await ps.durable()
+        async with tc.connect(owner.address) as other, exporting(other, tmp_path / "out"):
+            await brought(tmp_path / "out")
+            await getattr(owner, end)()
+            async with tc.connect(owner.address) as again:
+                items = await again.table("items")
+                await train(again, items, IDS[:9])
+                version = await brought(tmp_path / "out")
+                assert as_read(version) == await as_owned(items)
+                weight = (await (await again.attach("net")).state_dict())["weight"]
+                assert torch.equal(torch.tensor(version.state_dict("net")["weight"]), weight)
+
+
+async def test_rows_are_rounded_on_their_way(ps: tc.Client, tmp_path: Path) -> None:
+    items = await ps.table("items", 4)
+    await items.upsert(IDS, torch.randn(len(IDS), 4))
+    await ps.export(tmp_path, compress=tc.codecs.BF16())
+    with ps_reader.open(tmp_path) as reader:
+        values, _ = reader.current.tables["items"].look_up(IDS.numpy())
+    exact = (await items.read(IDS)).values
+    assert torch.equal(torch.from_numpy(values), exact.bfloat16().float())
+
+
+async def test_an_export_follows_rows_that_move(trio: tuple[tc.Client, tc.Client], tmp_path: Path) -> None:
+    ps, other = trio
+    items = await table_of(ps, "items")
+    await train(ps, items, IDS)
+    async with exporting(other, tmp_path):
+        await brought(tmp_path)
+        await ps.rebalance([items])
+        await train(ps, items, IDS)
+        assert as_read(await brought(tmp_path)) == await as_owned(items)

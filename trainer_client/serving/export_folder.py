@@ -1,0 +1,122 @@
+"""The folder of an export that follows: its files, and the versions that they make up (see `ps_reader/layout.py`)."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from ps_reader import layout
+from ps_reader.errors import ExportError
+from ps_reader.layout import Manifest, ModuleFile, TableFiles
+from ps_wire.errors import InvalidArgumentError
+
+_LOCK: Final = ".lock"
+_OWN: Final = re.compile(r"\.?(version-\d+\.json|latest\.json|[\w.-]+-[0-9a-f]{8}-\d+\.safetensors)")
+
+
+class Folder:
+    """Its methods block. One program at a time writes into it."""
+
+    def __init__(self, path: Path, keep: int) -> None:
+        self.path: Final = path
+        self._keep = keep
+        self._lock = -1
+        self._count = 0
+        try:
+            from safetensors.torch import save_file
+        except ImportError:
+            raise InvalidArgumentError("an export needs safetensors: pip install safetensors") from None
+        self._save: Any = save_file
+
+    def open(self) -> Manifest | None:
+        """Makes the folder, or removes what a killed program has left in it. Returns its newest version, if there is
+        one. Raises `InvalidArgumentError` if it has other files, or another program writes into it, and `OSError`."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        if strange := sorted(each for each in os.listdir(self.path) if each != _LOCK and not _OWN.fullmatch(each)):
+            raise InvalidArgumentError(
+                f"{self.path} has {strange[0]}, which is of no export: give an export a folder of its own"
+            )
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise InvalidArgumentError(f"another program writes an export into {self.path}") from None
+        try:
+            newest = layout.read_manifest(self.path, layout.latest(self.path)[0])
+        except ExportError:
+            newest = None
+        numbers = (re.search(r"-(\d+)\.safetensors$", each) for each in os.listdir(self.path))
+        self._count = max((int(each[1]) for each in numbers if each), default=0)
+        self._prune(newest.version if newest is not None else 0)
+        return newest
+
+    def close(self) -> None:
+        """Lets other programs write into it."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def write(self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> str:
+        """Writes a file of tensors of an object. Returns the name of the file."""
+        self._count += 1
+        plain, digest = re.sub(r"[^\w.-]", "_", name)[:80], hashlib.blake2s(name.encode()).hexdigest()[:8]
+        path = self.path / f"{plain}-{digest}-{self._count:08}.safetensors"
+        whole = {key: each.contiguous() for key, each in tensors.items()}
+        self._replace(path, lambda new: self._save(whole, new, metadata=dict(metadata or {})))
+        return path.name
+
+    def publish(
+        self, version: int, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]
+    ) -> Manifest:
+        """Makes files that are there the newest version, and removes the oldest ones."""
+        manifest = Manifest(version, as_of, time.time(), tables, modules)
+        path = layout.manifest_path(self.path, version)
+        self._replace(path, lambda new: new.write_text(manifest.to_json(), "utf-8"))
+        self.tell(version, as_of)
+        self._prune(version)
+        return manifest
+
+    def tell(self, version: int, as_of: float) -> None:
+        """Says which version is the newest, and that it still was at a time."""
+        text = layout.latest_json(version, as_of)
+        self._replace(self.path / layout.LATEST, lambda new: new.write_text(text, "utf-8"))
+
+    def _prune(self, newest: int) -> None:
+        """Removes versions that are not kept, and files that no version has."""
+        known = [each for each in layout.versions(self.path) if each <= newest]
+        kept, used = known[-self._keep :], set[str]()
+        for number in layout.versions(self.path):
+            if number not in kept:
+                layout.manifest_path(self.path, number).unlink()
+        for number in kept:
+            with suppress(ExportError):
+                used |= layout.read_manifest(self.path, number).files()
+        for name in os.listdir(self.path):
+            if (name.endswith(".safetensors") and name not in used) or (name.startswith(".") and name != _LOCK):
+                (self.path / name).unlink()
+
+    def _replace(self, path: Path, write: Callable[[Path], Any]) -> None:
+        """Writes a file that is there as a whole or not at all, also when the machine stops."""
+        new = path.with_name(f".{path.name}")
+        new.touch()  # the library of safetensors makes files that their owner alone may read
+        mode = new.stat().st_mode & 0o777
+        write(new)
+        new.chmod(mode)
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        new.rename(path)
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

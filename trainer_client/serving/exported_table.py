@@ -1,0 +1,176 @@
+"""The files of one table in an export, and how changes become files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+
+from ps_reader.layout import PLACE_BITS, TableFiles
+from ps_reader.safetensors_file import TensorFile
+from ps_reader.tables import Overlay, Places
+
+if TYPE_CHECKING:
+    from trainer_client.serving.export_folder import Folder
+    from trainer_client.tables.changes import Change, Version
+
+PART_BYTES: Final = 64 << 20
+"""Bytes of rows after which a file is written."""
+
+MOST_PARTS: Final = 256
+LEAST_CHANGED: Final = 1 << 16
+"""With more parts, or changed rows of half of all and at least these, a base is written anew."""
+
+_ROW: Final = (1 << PLACE_BITS) - 1
+
+
+class ExportedTable:
+    """Its methods block, and are called one after the other. `files` are those of the newest version; None before the
+    first. The table begins with these of an earlier program."""
+
+    def __init__(self, folder: Folder, name: str, dim: int, dtype: torch.dtype, files: TableFiles | None) -> None:
+        self._folder = folder
+        self._name = name
+        self._dim = dim
+        self._dtype = str(dtype).removeprefix("torch.")
+        self._empty = torch.empty(0, dim, dtype=dtype)
+        self._waiting: list[Change] = []
+        self._bytes = 0
+        self._parts: list[str] = []
+        self._open: dict[str, TensorFile] = {}
+        self._is_base = True
+        self.files = files
+        if files is not None and (files.dim, files.dtype) != (dim, self._dtype):
+            self.files = files = None
+        if files is not None:
+            self._go_on(files)
+
+    def _go_on(self, files: TableFiles) -> None:
+        self._parts, self._base, self._index, self._is_base = list(files.parts), files.base, files.index, False
+        over = Overlay.empty(files)
+        for number in range(files.base, len(files.parts)):
+            over = over.with_part(files.parts[number], number, self._file(files.parts[number]))
+        self._places = Places(self._file(files.index), over)
+        self._rows = files.rows
+
+    @property
+    def version(self) -> Version | None:
+        """From which on changes are wanted; None for all rows."""
+        return None if self.files is None else {owner: (each[0], each[1]) for owner, each in self.files.source.items()}
+
+    def take(self, change: Change) -> bool:
+        """Takes a change, and says whether there is a new version with it."""
+        if change.resets:
+            self._waiting, self._bytes, self._parts, self._is_base = [], 0, [], True
+        self._waiting.append(change)
+        self._bytes += change.values.nbytes + change.ids.nbytes + change.removed.nbytes
+        if self._bytes >= PART_BYTES or change.version is not None:
+            self._write()
+        if change.version is None:
+            return False
+        if self._is_base:
+            self._begin_base(self._parts)
+        elif len(self._parts) > MOST_PARTS or self._changed() > max(LEAST_CHANGED, self._rows // 2):
+            self._begin_base(list(self._compacted()))
+        source = {owner: list(each) for owner, each in change.version.items()}
+        self.files = TableFiles(self._dim, self._dtype, list(self._parts), self._base, self._index, self._rows, source)
+        self._open = {name: each for name, each in self._open.items() if name in (*self._parts, self._index)}
+        return True
+
+    def _write(self) -> None:
+        """Writes what has been taken into a part."""
+        waiting, self._waiting, self._bytes = self._waiting, [], 0
+        # Of an id that is there twice, the last, whether it has a row there or none.
+        order = torch.cat([torch.cat([each.removed, each.ids]) for each in waiting])
+        values = torch.cat(
+            [torch.cat([self._empty.new_zeros(len(each.removed), self._dim), each.values]) for each in waiting]
+        )
+        is_row = torch.cat(
+            [torch.cat([torch.zeros_like(each.removed), torch.ones_like(each.ids)]) for each in waiting]
+        ).bool()
+        ids, inverse = torch.unique(order, return_inverse=True)
+        last = torch.zeros_like(ids).scatter_reduce_(0, inverse, torch.arange(len(order)), "amax")
+        there = is_row[last]
+        part = {"ids": ids[there], "values": values[last[there]], "removed": ids[~there]}
+        if not len(ids) and not (self._is_base and not self._parts):
+            return
+        name = self._folder.write(self._name, part)
+        self._parts.append(name)
+        if not self._is_base:
+            self._count(name)
+
+    def _count(self, name: str) -> None:
+        part = self._file(name)
+        ids, removed = part.arrays["ids"], part.arrays["removed"]
+        self._rows += int((self._places.find(ids) < 0).sum()) - int((self._places.find(removed) >= 0).sum())
+        self._places = self._places.with_part(name, len(self._parts) - 1, part)
+
+    def _changed(self) -> int:
+        return sum(
+            len(part.arrays["ids"]) + len(part.arrays["removed"]) for part in map(self._file, self._parts[self._base :])
+        )
+
+    def _begin_base(self, parts: list[str]) -> None:
+        """Makes these parts a base, with its index: parts that have an id twice are put together first."""
+        opened = [self._file(name) for name in parts]
+        ids = np.concatenate([each.arrays["ids"] for each in opened])
+        places = np.concatenate(
+            [np.arange(len(each.arrays["ids"]), dtype=np.int64) + (n << PLACE_BITS) for n, each in enumerate(opened)]
+        )
+        self._parts, self._base, self._is_base = parts, len(parts), False
+        order = ids.argsort(kind="stable")
+        ids, places = ids[order], places[order]
+        is_last = np.append(ids[1:] != ids[:-1], True)[: len(ids)]
+        removed = [each.arrays["removed"] for each in opened]
+        ids, places = ids[is_last], places[is_last]
+        gone = _gone(ids, places, removed)
+        ids, places = ids[~gone], places[~gone]
+        self._index = self._folder.write(
+            self._name, {"ids": torch.from_numpy(ids.copy()), "place": torch.from_numpy(places.copy())}
+        )
+        self._rows = len(ids)
+        files = TableFiles(self._dim, self._dtype, self._parts, self._base, self._index, self._rows, {})
+        self._places = Places(self._file(self._index), Overlay.empty(files))
+
+    def _compacted(self) -> Iterator[str]:
+        """Writes all rows as they are into new parts."""
+        places = self._places.current()
+        numbers = places >> PLACE_BITS
+        waiting: list[Mapping[str, torch.Tensor]] = []
+        nbytes = 0
+        for number, name in enumerate(self._parts):
+            arrays = self._file(name).arrays
+            rows = places[numbers == number] & _ROW
+            rows.sort()
+            part = {each: self._tensor(arrays[each][rows]) for each in ("ids", "values")}
+            waiting.append(part)
+            nbytes += sum(each.nbytes for each in part.values())
+            if nbytes >= PART_BYTES or number == len(self._parts) - 1:
+                yield self._folder.write(self._name, _joined(waiting))
+                waiting, nbytes = [], 0
+
+    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
+
+    def _file(self, name: str) -> TensorFile:
+        if name not in self._open:
+            self._open[name] = TensorFile(Path(self._folder.path, name))
+        return self._open[name]
+
+
+def _joined(parts: list[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    whole = {name: torch.cat([each[name] for each in parts]) for name in ("ids", "values")}
+    return {**whole, "removed": torch.empty(0, dtype=torch.int64)}
+
+
+def _gone(ids: np.ndarray, places: np.ndarray, removed: list[np.ndarray]) -> np.ndarray:
+    """Which ids were removed by a part behind the one that has their row."""
+    gone = np.zeros(len(ids), bool)
+    for number, each in enumerate(removed):
+        if len(each):
+            gone |= np.isin(ids, each) & (places >> PLACE_BITS < number)
+    return gone

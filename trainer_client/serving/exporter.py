@@ -1,0 +1,190 @@
+"""Exports tables and modules of owners into a folder, version after version, while they are trained."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import torch
+
+from ps_reader.layout import Manifest, ModuleFile, TableFiles
+from ps_wire.errors import SessionLostError, StaleHandleError, UnavailableError
+from ps_wire.runtime.threads import BLOCKING
+from trainer_client.serving.export_folder import Folder
+from trainer_client.serving.exported_table import ExportedTable
+
+if TYPE_CHECKING:
+    from ps_wire.compression.codec import Codec
+    from ps_wire.status import OwnerStatus
+    from trainer_client.handles.following import FollowingModule
+    from trainer_client.handles.handles import RemoteModule, RemoteObject
+    from trainer_client.pending import Pending
+    from trainer_client.tables.changes import Following
+    from trainer_client.tables.table import Table
+
+_log: Final = logging.getLogger("trainer_client")
+
+_LOST: Final = (SessionLostError, StaleHandleError, UnavailableError)
+"""Errors after which objects are asked for again: an owner was started again, or is about to."""
+
+
+FindModule = Callable[[str], Awaitable["RemoteModule"]]
+"""Gives the module of a name."""
+
+
+class Client(Protocol):
+    """What an exporter needs of a client."""
+
+    @property
+    def owners(self) -> list[str]: ...
+    def table(self, name: str) -> Pending[Table]: ...
+    def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]: ...
+    def status(self, owner: str = "") -> Pending[OwnerStatus]: ...
+
+
+class ExporterOfTable:
+    """Brings what changes in one table into the folder."""
+
+    def __init__(self, ps: Client, folder: Folder, name: str, files: TableFiles | None, compress: Codec | None) -> None:
+        self._ps, self._folder, self._name, self._compress = ps, folder, name, compress
+        self._first = files
+        self._following: Following | None = None
+        self._exported: ExportedTable | None = None
+
+    async def round(self) -> None:
+        """Takes what has changed by now."""
+        if self._following is None:
+            table = await self._ps.table(self._name)
+            files = self._first if self._exported is None else self._exported.files
+            make = partial(ExportedTable, self._folder, self._name, table.dim, table.dtype, files)
+            self._exported = await BLOCKING.run(make)
+            self._following = table.following(self._exported.version, 0.0, self._compress)
+        assert self._exported is not None
+        async for change in self._following.round():
+            await BLOCKING.run(self._exported.take, change)
+
+    def lost(self) -> None:
+        """The handles of the table are of no use any more."""
+        self._following = None
+
+    @property
+    def files(self) -> TableFiles | None:
+        """Those of what was taken last."""
+        return None if self._exported is None else self._exported.files
+
+
+class ExporterOfModule:
+    """The same for one module, whose state is one file."""
+
+    def __init__(self, find: FindModule, folder: Folder, name: str, file: ModuleFile | None) -> None:
+        self._find, self._folder, self._name = find, folder, name
+        self._module: RemoteModule | None = None
+        self._following: FollowingModule | None = None
+        self.file = file
+
+    async def round(self) -> None:
+        """As that of a table."""
+        if self._following is None or self._module is None:
+            self._module = module = await self._find(self._name)
+            self._following = module.following(None if self.file is None else self.file.source, 0.0)
+        change = await self._following.round()
+        if change is None:
+            return
+        state: Mapping[str, Any] = await self._module.state_dict()
+        written = partial(self._folder.write, self._name, _tensors(state), {"format": "pt"})
+        self.file = ModuleFile(await BLOCKING.run(written), self._module.class_name, change.version)
+
+    def lost(self) -> None:
+        """As that of a table."""
+        self._following = None
+
+
+def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """What is a plain tensor in a state; those that share memory as copies."""
+    plain = {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
+    return {name: each.detach().to_dense().cpu().clone() for name, each in plain.items()}
+
+
+class Exporter:
+    """Exports until it is cancelled, or once. `when_written` is called with each new version. Arguments are those of
+    `Client.export`."""
+
+    def __init__(
+        self,
+        ps: Client,
+        find: FindModule,
+        path: str | Path,
+        tables: Sequence[str] | None,
+        modules: Sequence[str] | None,
+        every: float,
+        keep: int,
+        compress: Codec | None,
+        when_written: Callable[[Manifest], object],
+    ) -> None:
+        self._ps = ps
+        self._find = find
+        self._folder = Folder(Path(path), keep)
+        self._tables, self._modules = tables, modules
+        self._every = every
+        self._compress = compress
+        self._when_written = when_written
+
+    async def run(self, once: bool) -> None:
+        """Exports. Raises `InvalidArgumentError` and `OSError` as `Folder.open`, and `UnknownNameError`."""
+        newest = await BLOCKING.run(self._folder.open)
+        try:
+            await self._export(newest, once)
+        finally:
+            await BLOCKING.run(self._folder.close)
+
+    async def _export(self, newest: Manifest | None, once: bool) -> None:
+        names, modules = await self._names()
+        before = newest or Manifest(0, 0.0, 0.0)
+        of_tables = [
+            ExporterOfTable(self._ps, self._folder, name, before.tables.get(name), self._compress) for name in names
+        ]
+        of_modules = [ExporterOfModule(self._find, self._folder, name, before.modules.get(name)) for name in modules]
+        parts: list[ExporterOfTable | ExporterOfModule] = [*of_tables, *of_modules]
+        while True:
+            began, as_of = time.monotonic(), time.time()
+            try:
+                for each in parts:
+                    await each.round()
+            except _LOST as error:
+                if once:
+                    raise
+                _log.warning("the export asks for its objects again: %s", error)
+                for each in parts:
+                    each.lost()
+            else:
+                tables = {name: of.files for name, of in zip(names, of_tables, strict=True) if of.files}
+                files = {name: of.file for name, of in zip(modules, of_modules, strict=True) if of.file}
+                before = await self._write(before, as_of, tables, files)
+                if once:
+                    return
+            await asyncio.sleep(max(0.0, self._every - (time.monotonic() - began)))
+
+    async def _write(
+        self, before: Manifest, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]
+    ) -> Manifest:
+        """The newest version, which is a new one unless nothing has changed."""
+        if before.version and (tables, modules) == (before.tables, before.modules):
+            await BLOCKING.run(self._folder.tell, before.version, as_of)
+            return before
+        written = await BLOCKING.run(self._folder.publish, before.version + 1, as_of, tables, modules)
+        self._when_written(written)
+        return written
+
+    async def _names(self) -> tuple[list[str], list[str]]:
+        """The names of tables and modules that are exported: all there are, unless some were named."""
+        if self._tables is not None or self._modules is not None:
+            return list(self._tables or ()), list(self._modules or ())
+        found = [await self._ps.status(owner) for owner in self._ps.owners]
+        tables = sorted({each.name for status in found for each in status.tables})
+        named = {each.name for status in found for each in status.objects if each.name and each.parameters}
+        return tables, sorted(named - set(tables))
