@@ -41,9 +41,10 @@ def arguments_of(settings: Any) -> list[str]:
 
 
 async def addresses_of_owners(processes: Processes, count: int, *imports: str) -> list[str]:
-    """Starts owners that host the classes of some modules, and returns their addresses when they serve. Raises
+    """Starts owners that host the classes of some modules, if any, and returns their addresses when they serve. Raises
     `ProcessFailed` if one ends before."""
-    owners = await start_owners(processes, count, [*_FLAGS, "--import", ",".join(imports)], environment())
+    offered = ["--import", ",".join(imports)] if imports else []
+    owners = await start_owners(processes, count, [*_FLAGS, *offered], environment())
     return [each.address for each in owners]
 
 

@@ -1,0 +1,1 @@
+"""A recommender that is trained, exported and served at once, with a page that shows it."""
