@@ -118,6 +118,10 @@ bench: $(READY)  ## Measure against torch.distributed.rpc (ROWS=echo, ARGS=...)
 bench-scale: $(READY)  ## Measure how the cost of a step grows (ARGS=...)
 	@exec $(BIN)/python -m benchmarks.scale $(ARGS)
 
+.PHONY: bench-serving
+bench-serving: $(READY)  ## Measure reads, exports that follow and look-ups in them (ARGS=...)
+	@exec $(BIN)/python -m benchmarks.serving $(ARGS)
+
 .PHONY: bench-peers
 bench-peers: $(READY)  ## Measure against gRPC with pickle, Ray, TensorFlow and hivemind (ROWS=echo, ARGS=...)
 	@exec $(BIN)/python -m benchmarks.peers --rows '$(ROWS)' $(ARGS)

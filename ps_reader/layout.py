@@ -7,7 +7,8 @@ never changed. Manifests of old versions are removed, and then the files that no
 A part of a table is a file in the format of safetensors: `ids`, int64 [n]; `values`, [n, dim]; and `removed`, int64
 [m], the ids whose rows have gone. Rows of later parts take the place of those of earlier ones. The first `base` parts
 have an index of their rows: `ids`, int64 in ascending order, and for each the `place` of its row: the number of its
-part times 2^40, and its row there.
+part times 2^40, and its row there. With `--parquet` there is for each part a file of the same name that ends in
+`.parquet`, with the columns `id`, `removed` and `values`, which readers leave alone.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -67,6 +68,10 @@ class Places:
         self._index = index
         self.ids, self.places = index.arrays["ids"], index.arrays["place"]
         self.over = over
+        # Bisect finds one number in a memoryview in a third of the time that numpy takes for it.
+        self._each = tuple(
+            (ids.data, places.data) for ids, places in ((over.ids, over.places), (self.ids, self.places)) if len(ids)
+        )
 
     def with_part(self, name: str, number: int, part: TensorFile) -> Places:
         """The same with another part on top."""
@@ -83,10 +88,10 @@ class Places:
 
     def find_one(self, id: int) -> int:
         """The place of an id; -1 if it has no row."""
-        for known_ids, known_places in ((self.over.ids, self.over.places), (self.ids, self.places)):
-            at = int(known_ids.searchsorted(id))
-            if at < len(known_ids) and known_ids[at] == id:
-                return int(known_places[at])
+        for ids, places in self._each:
+            at = bisect_left(ids, id)
+            if at < len(ids) and ids[at] == id:
+                return places[at]
         return REMOVED
 
     def current(self) -> np.ndarray:

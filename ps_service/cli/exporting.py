@@ -55,6 +55,9 @@ def export(
     rounding: Annotated[
         Rounding, typer.Option("--round", help="How rows are rounded on their way from the owners.")
     ] = Rounding.NONE,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Write each part of a table as Parquet, too. Needs pyarrow.")
+    ] = False,
     beside: Annotated[
         list[str] | None,
         typer.Option("--beside", help="Where another owner listens, without a group; once for each."),
@@ -83,6 +86,7 @@ def export(
                 every=every,
                 keep=keep,
                 compress=codec,
+                parquet=parquet,
                 when_written=told,
             )
             if threading.current_thread() is threading.main_thread():

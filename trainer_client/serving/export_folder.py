@@ -20,15 +20,46 @@ from ps_reader.layout import Manifest, ModuleFile, TableFiles
 from ps_wire.errors import InvalidArgumentError
 
 _LOCK: Final = ".lock"
-_OWN: Final = re.compile(r"\.?(version-\d+\.json|latest\.json|[\w.-]+-[0-9a-f]{8}-\d+\.safetensors)")
+_OWN: Final = re.compile(r"\.?(version-\d+\.json|latest\.json|[\w.-]+-[0-9a-f]{8}-\d+\.(safetensors|parquet))")
+
+
+class Parquet:
+    """Writes parts of tables as Parquet: `id`, `removed`, and `values`, which are null where the row has gone."""
+
+    def __init__(self) -> None:
+        try:
+            import pyarrow
+            from pyarrow import parquet
+        except ImportError:
+            raise InvalidArgumentError("files in the format of Parquet need pyarrow: pip install pyarrow") from None
+        self._arrow: Any = pyarrow
+        self._parquet: Any = parquet
+
+    def write(self, path: Path, part: Mapping[str, torch.Tensor]) -> None:
+        """Writes a part into a new file."""
+        values, gone = part["values"].float(), len(part["removed"])
+        flat = self._arrow.array(torch.cat([values.new_zeros(gone, values.shape[1]), values]).view(-1).numpy())
+        mask = self._arrow.array(torch.cat([torch.ones(gone), torch.zeros(len(values))]).bool().numpy())
+        columns = {
+            "id": self._arrow.array(torch.cat([part["removed"], part["ids"]]).numpy()),
+            "removed": mask,
+            "values": self._arrow.FixedSizeListArray.from_arrays(flat, values.shape[1], mask=mask),
+        }
+        self._parquet.write_table(self._arrow.table(columns), path)
+
+
+def twin_of(path: Path) -> Path:
+    """The file in the format of Parquet that has the same rows as a part."""
+    return path.with_suffix(".parquet")
 
 
 class Folder:
     """Its methods block. One program at a time writes into it."""
 
-    def __init__(self, path: Path, keep: int) -> None:
+    def __init__(self, path: Path, keep: int, parquet: bool = False) -> None:
         self.path: Final = path
         self._keep = keep
+        self._parquet = Parquet() if parquet else None
         self._lock = -1
         self._count = 0
         try:
@@ -75,6 +106,14 @@ class Folder:
         self._replace(path, lambda new: self._save(whole, new, metadata=dict(metadata or {})))
         return path.name
 
+    def write_rows(self, name: str, part: Mapping[str, torch.Tensor]) -> str:
+        """Writes a part of a table, and the same as Parquet, if that is wanted. Returns the name of the first."""
+        written = self.write(name, part)
+        if self._parquet is not None:
+            write = self._parquet.write
+            self._replace(twin_of(self.path / written), lambda new: write(new, part))
+        return written
+
     def publish(
         self, version: int, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]
     ) -> Manifest:
@@ -102,7 +141,8 @@ class Folder:
             with suppress(ExportError):
                 used |= layout.read_manifest(self.path, number).files()
         for name in os.listdir(self.path):
-            if (name.endswith(".safetensors") and name not in used) or (name.startswith(".") and name != _LOCK):
+            is_old = Path(name).suffix in (".safetensors", ".parquet") and f"{Path(name).stem}.safetensors" not in used
+            if is_old or (name.startswith(".") and name != _LOCK):
                 (self.path / name).unlink()
 
     def _replace(self, path: Path, write: Callable[[Path], Any]) -> None:

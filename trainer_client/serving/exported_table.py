@@ -97,7 +97,7 @@ class ExportedTable:
         part = {"ids": ids[there], "values": values[last[there]], "removed": ids[~there]}
         if not len(ids) and not (self._is_base and not self._parts):
             return
-        name = self._folder.write(self._name, part)
+        name = self._folder.write_rows(self._name, part)
         self._parts.append(name)
         if not self._is_base:
             self._count(name)
@@ -149,7 +149,7 @@ class ExportedTable:
             waiting.append(part)
             nbytes += sum(each.nbytes for each in part.values())
             if nbytes >= PART_BYTES or number == len(self._parts) - 1:
-                yield self._folder.write(self._name, _joined(waiting))
+                yield self._folder.write_rows(self._name, _joined(waiting))
                 waiting, nbytes = [], 0
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:

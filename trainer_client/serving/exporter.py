@@ -124,11 +124,12 @@ class Exporter:
         every: float,
         keep: int,
         compress: Codec | None,
+        parquet: bool,
         when_written: Callable[[Manifest], object],
     ) -> None:
         self._ps = ps
         self._find = find
-        self._folder = Folder(Path(path), keep)
+        self._folder = Folder(Path(path), keep, parquet)
         self._tables, self._modules = tables, modules
         self._every = every
         self._compress = compress

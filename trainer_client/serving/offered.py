@@ -80,6 +80,7 @@ class OffersReading:
         every: float = 2.0,
         keep: int = 3,
         compress: Codec | None = None,
+        parquet: bool = False,
         when_written: Callable[[Manifest], object] = nothing,
     ) -> Pending[None]:
         """Writes tables and modules into a folder, which `ps_reader` reads, as one version. With `follow`, further
@@ -96,6 +97,7 @@ class OffersReading:
             every: Seconds from one version to the next.
             keep: How many versions are kept.
             compress: The codec of the rows on their way, which rounds them; None for their exact bits.
+            parquet: Whether each part of a table is written as Parquet, too; needs pyarrow.
             when_written: Is called with the manifest of each version.
 
         Raises:
@@ -108,7 +110,7 @@ class OffersReading:
         check_whole("keep", keep, 1, 1 << 31)
         client = cast("Client", self)
         find = partial(_module, client)
-        exporter = Exporter(client, find, path, tables, modules, every, keep, compress, when_written)
+        exporter = Exporter(client, find, path, tables, modules, every, keep, compress, parquet, when_written)
         return Pending.run(self._loop, exporter.run(once=not follow))
 
 

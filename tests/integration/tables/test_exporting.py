@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +19,7 @@ from ps_reader.layout import Manifest
 from tests.integration.restarting import Owner
 from tests.integration.tables.moving import table_of, train
 from tests.waiting import until
+from trainer_client.serving.export_folder import twin_of
 
 IDS = torch.arange(-40, 60)
 
@@ -171,3 +173,28 @@ async def test_an_export_follows_rows_that_move(trio: tuple[tc.Client, tc.Client
         await ps.rebalance([items])
         await train(ps, items, IDS)
         assert as_read(await brought(tmp_path)) == await as_owned(items)
+
+
+async def test_parts_are_written_as_parquet_too(ps: tc.Client, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    items = await ps.table("items", 4)
+    await items.upsert(IDS, torch.randn(len(IDS), 4))
+    await ps.export(tmp_path, parquet=True, keep=1)
+    await items.remove(IDS[:3])
+    await items.upsert(IDS[3:5], torch.randn(2, 4))
+    written: list[Manifest] = []
+    await ps.export(tmp_path, parquet=True, keep=1, when_written=written.append)
+    rows: dict[int, list[float]] = {}
+    for part in written[0].tables["items"].parts:
+        table = parquet.read_table(twin_of(tmp_path / part))
+        for id, removed, values in zip(*(table[name].to_pylist() for name in ("id", "removed", "values")), strict=True):
+            assert (values is None) == removed
+            if removed:
+                rows.pop(id, None)
+            else:
+                rows[id] = values
+    assert rows.keys() == set(IDS[3:].tolist())
+    exact = (await items.read(torch.tensor(list(rows)))).values
+    assert torch.equal(torch.tensor(list(rows.values())), exact)
+    there = {name.removesuffix(".parquet") for name in os.listdir(tmp_path) if name.endswith(".parquet")}
+    assert there == {Path(each).stem for each in written[0].tables["items"].parts}
