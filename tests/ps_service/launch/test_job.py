@@ -237,7 +237,8 @@ async def test_a_signal_ends_all_after_the_output_was_closed(start: Start) -> No
     output.close()
     run.process.send_signal(signal.SIGINT)
     async with asyncio.timeout(60):
-        assert await run.process.wait() == 130
+        # By the signal, or if it has written something since, because nobody reads it.
+        assert await run.process.wait() in (130, 128 + signal.SIGPIPE)
     assert not is_there(process)
 
 
