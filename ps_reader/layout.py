@@ -14,10 +14,13 @@ part times 2^40, and its row there. With `--parquet` there is for each part a fi
 from __future__ import annotations
 
 import json
+import os
+import re
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from ps_reader.errors import ExportError
 
@@ -27,16 +30,21 @@ LAYOUT: Final = 1
 LATEST: Final = "latest.json"
 PLACE_BITS: Final = 40
 
+_FILE: Final = re.compile(r"[\w-][\w.-]*\.safetensors")
+_MOST_TEXT: Final = 64 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
     """The files of one version of a table.
 
-    `source` is what the owners had, by name, from which the next version goes on; `rows` counts the rows.
+    `codec` is what has rounded the rows on their way, empty for nothing. `source` is what the owners had, by name, from
+    which the next version goes on; `rows` counts the rows.
     """
 
     dim: int
     dtype: str
+    codec: str
     parts: list[str]
     base: int
     index: str
@@ -46,21 +54,22 @@ class TableFiles:
 
 @dataclass(frozen=True, slots=True)
 class ModuleFile:
-    """The file of one version of a module: its state, as safetensors. `source` is as that of a table."""
+    """The file of one version of a module: the tensors of its state, as safetensors."""
 
     file: str
     class_name: str
-    source: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """One version of an export.
 
-    `as_of` is a time in seconds since 1970: every step that was acknowledged before is part of it.
+    `export` is a random name of the export: versions of another one begin anew with 1. `as_of` is a time in seconds
+    since 1970: every step that was acknowledged before is part of it.
     """
 
     version: int
+    export: str
     as_of: float
     written: float
     tables: dict[str, TableFiles] = field(default_factory=dict)
@@ -84,8 +93,14 @@ class Manifest:
                 raise ExportError("it was written by another release of this package")
             tables = {name: TableFiles(**each) for name, each in plain.pop("tables").items()}
             modules = {name: ModuleFile(**each) for name, each in plain.pop("modules").items()}
-            return cls(int(plain["version"]), float(plain["as_of"]), float(plain["written"]), tables, modules)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            version, export = int(plain["version"]), str(plain["export"])
+            made = cls(version, export, float(plain["as_of"]), float(plain["written"]), tables, modules)
+            if strange := [name for name in made.files() if not _FILE.fullmatch(name)]:
+                raise ValueError(f"{strange[0]!r} is no file of an export")
+            return made
+        except ExportError:
+            raise
+        except Exception as error:  # it may be anything
             raise ExportError(f"it is no manifest of an export: {error!r}") from None
 
 
@@ -100,20 +115,26 @@ def versions(folder: Path) -> list[int]:
     return sorted(int(each) for each in names if each.isdecimal())
 
 
-def latest_json(version: int, as_of: float) -> str:
-    """The text that names the newest version, and a time at which it still was what the owners had."""
-    return json.dumps({"layout": LAYOUT, "version": version, "as_of": as_of}) + "\n"
+class Latest(NamedTuple):
+    """The newest version, the name of its export, and a time at which it still was what the owners had."""
+
+    version: int
+    export: str
+    as_of: float
+
+    def to_json(self) -> str:
+        """As a text."""
+        return json.dumps({"layout": LAYOUT, **self._asdict()}) + "\n"
 
 
-def latest(folder: Path) -> tuple[int, float]:
-    """The newest version, and a time at which it still was what the owners had. Raises `ExportError` if there is
-    none."""
+def latest(folder: Path) -> Latest:
+    """What is newest in a folder. Raises `ExportError` if there is nothing."""
     try:
-        told = json.loads((folder / LATEST).read_text("utf-8"))
-        return int(told["version"]), float(told["as_of"])
+        told = json.loads(_text_of(folder / LATEST))
+        return Latest(int(told["version"]), str(told["export"]), float(told["as_of"]))
     except FileNotFoundError:
         raise ExportError(f"{folder} has no export yet: ps-service export writes one") from None
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # it may be anything
         raise ExportError(f"{folder / LATEST} cannot be read: {error!r}") from None
 
 
@@ -121,11 +142,22 @@ def read_manifest(folder: Path, version: int) -> Manifest:
     """The manifest of a version. Raises `ExportError` if it is not there."""
     path = manifest_path(folder, version)
     try:
-        text = path.read_text("utf-8")
+        text = _text_of(path)
     except FileNotFoundError:
         there = ", ".join(map(str, versions(folder))) or "none"
         raise ExportError(f"{folder} has no version {version}; it has {there}") from None
+    except (OSError, ValueError) as error:
+        raise ExportError(f"{path} cannot be read: {error}") from None
     try:
         return Manifest.from_json(text)
     except ExportError as error:
         raise ExportError(f"{path} cannot be read: {error}") from None
+
+
+def _text_of(path: Path) -> str:
+    """What a regular file says. Raises `OSError` and `ValueError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        return file.read(_MOST_TEXT)

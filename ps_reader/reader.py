@@ -79,9 +79,9 @@ class Reader:
 
     def refresh(self) -> Version:
         """Looks for a new version now, and returns the current one. Raises `ExportError` if it cannot be read."""
-        version, as_of = layout.latest(self._folder)
+        version, export, as_of = layout.latest(self._folder)
         newest = self._newest
-        if version != newest.number:
+        if (version, export) != (newest.number, newest.export):
             newest, as_of = self._read_latest()
         with self._changed:
             self._newest, self._as_of = newest, as_of
@@ -115,30 +115,35 @@ class Reader:
                 self._failure = None
             except ExportError as error:
                 self._failure = error
+            except Exception as error:  # the thread goes on: the folder may be mended
+                self._failure = ExportError(f"{self._folder} cannot be read: {error!r}")
 
     def _read_latest(self) -> tuple[Version, float]:
         for attempt in range(_ATTEMPTS):
-            version, as_of = layout.latest(self._folder)
+            version, export, as_of = layout.latest(self._folder)
             try:
-                return self._read(version), as_of
+                found = self._read(version)
+                if found.export != export:
+                    raise ExportError(f"{self._folder} has just been written anew")
             except ExportError:
                 # It may have been removed because there is a newer one.
-                if attempt == _ATTEMPTS - 1 or layout.latest(self._folder)[0] == version:
+                if attempt == _ATTEMPTS - 1 or layout.latest(self._folder)[:2] == (version, export):
                     raise
+            else:
+                return found, as_of
         raise AssertionError
 
     def _read(self, version: int) -> Version:
+        manifest = layout.read_manifest(self._folder, version)
         with self._lock:
-            kept = dict(self._kept)
+            kept = {number: each for number, each in self._kept.items() if each.export == manifest.export}
         if version in kept:
             return kept[version]
-        manifest = layout.read_manifest(self._folder, version)
         known = {name: file for each in kept.values() for name, file in each.files.items()}
         found = Version(self._folder, manifest, known, kept[max(kept)] if kept else None)
         there = {version, *self.versions()}
         with self._lock:
-            self._kept = {number: each for number, each in self._kept.items() if number in there}
-            self._kept[version] = found
+            self._kept = {number: each for number, each in kept.items() if number in there} | {version: found}
         return found
 
 

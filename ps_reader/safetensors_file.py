@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
+import os
+import stat
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +23,13 @@ _DTYPES: Final = {
 """Dtypes of the format in numpy. That of bfloat16 has the bits only."""
 
 _MOST_HEADER: Final = 100 << 20
+_MAPPED_BYTES: Final = 1 << 20
+"""Files of fewer bytes are read as a whole."""
 
 
 class TensorFile:
-    """One file. It is not read before its arrays are, and stays readable after it was removed.
+    """One file. Small ones are read, and others are mapped: they are not read before their arrays are, and stay
+    readable after they were removed.
 
     Attributes:
         arrays: By name. They are read-only.
@@ -32,28 +38,41 @@ class TensorFile:
 
     def __init__(self, path: Path) -> None:
         try:
-            with path.open("rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            size = int.from_bytes(mapped[:8], "little")
-            if not 0 < size <= min(_MOST_HEADER, len(mapped) - 8):
+            held = _held(path)
+            size = int.from_bytes(held[:8], "little")
+            if not 0 < size <= min(_MOST_HEADER, len(held) - 8):
                 raise ValueError("its header is longer than the file")
-            header: dict[str, Any] = json.loads(mapped[8 : 8 + size])
+            header: dict[str, Any] = json.loads(bytes(held[8 : 8 + size]))
             header.pop("__metadata__", None)
             self.dtypes: dict[str, str] = {name: each["dtype"] for name, each in header.items()}
-            self.arrays = {name: _array(mapped, 8 + size, each) for name, each in header.items()}
+            self.arrays = {name: _array(held, 8 + size, each) for name, each in header.items()}
         except FileNotFoundError:
             raise
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except OSError as error:
+            raise ExportError(f"{path} cannot be read: {error}") from None
+        except Exception as error:  # a damaged header may be anything
             raise ExportError(f"{path} is damaged, or no file of tensors: {error!r}") from None
 
 
-def _array(mapped: mmap.mmap, start: int, told: dict[str, Any]) -> np.ndarray:
+def _held(path: Path) -> memoryview:
+    """The bytes of a regular file. A mapped file takes a descriptor as long as it is used."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        told = os.fstat(descriptor)
+        if not stat.S_ISREG(told.st_mode):
+            raise ValueError("it is no regular file")
+        if told.st_size < _MAPPED_BYTES:
+            return memoryview(file.read())
+        return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+
+
+def _array(held: memoryview, start: int, told: dict[str, Any]) -> np.ndarray:
     low, high = told["data_offsets"]
     dtype, shape = np.dtype(_DTYPES[told["dtype"]]), tuple(told["shape"])
-    count = int(np.prod(shape, dtype=np.int64))
-    if not 0 <= low <= high <= len(mapped) - start or high - low != count * dtype.itemsize:
+    count = math.prod(shape)
+    if not 0 <= low <= high <= len(held) - start or high - low != count * dtype.itemsize:
         raise ValueError("a tensor is outside of the file")
-    return np.frombuffer(mapped, dtype, count, start + low).reshape(shape)
+    return np.frombuffer(held, dtype, count, start + low).reshape(shape)
 
 
 def as_numbers(array: np.ndarray, dtype: str) -> np.ndarray:

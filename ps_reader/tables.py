@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from operator import index
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,8 @@ from ps_reader.layout import PLACE_BITS, TableFiles
 from ps_reader.safetensors_file import BF16, TensorFile, as_numbers
 
 _ROW: Final = (1 << PLACE_BITS) - 1
+_DTYPES: Final = {"float32": "F32", "float16": "F16", "bfloat16": BF16}
+_MOST_ID: Final = (1 << 63) - 1
 REMOVED: Final = -1
 """The place of an id whose row was removed."""
 
@@ -53,6 +56,30 @@ class Overlay:
         return Overlay(ids, places, self.index, (*self.parts, name))
 
 
+def check_part(files: TableFiles, part: TensorFile) -> None:
+    """Raises `ValueError` or `KeyError` if a part is none of the table."""
+    ids, values, removed = (part.arrays[name] for name in ("ids", "values", "removed"))
+    if values.shape != (len(ids), files.dim) or part.dtypes["values"] != _DTYPES[files.dtype]:
+        raise ValueError(f"a part has rows {values.shape} of {part.dtypes['values']}")
+    if ids.dtype != np.int64 or removed.dtype != np.int64 or ids.ndim != 1 or removed.ndim != 1:
+        raise ValueError("a part has other ids than int64 [n]")
+
+
+def check_base(files: TableFiles, parts: Sequence[TensorFile], index_file: TensorFile) -> None:
+    """The same for the parts of a base and its index."""
+    for each in parts[: files.base]:
+        check_part(files, each)
+    ids, places = index_file.arrays["ids"], index_file.arrays["place"]
+    if ids.dtype != np.int64 or places.dtype != np.int64 or ids.ndim != 1 or places.shape != ids.shape:
+        raise ValueError("the index has other columns than int64 [n]")
+    if (ids[1:] <= ids[:-1]).any():
+        raise ValueError("the index is not in the order of ids")
+    sizes = np.array([len(each.arrays["ids"]) for each in parts[: files.base]], np.int64)
+    numbers, rows = places >> PLACE_BITS, places & _ROW
+    if len(ids) and (numbers.min() < 0 or numbers.max() >= len(sizes) or (rows >= sizes[numbers]).any()):
+        raise ValueError("the index names rows that are not there")
+
+
 def _equal_at(sorted_ids: np.ndarray, at: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Which ids are at these places."""
     if not len(sorted_ids):
@@ -64,9 +91,9 @@ def _equal_at(sorted_ids: np.ndarray, at: np.ndarray, ids: np.ndarray) -> np.nda
 class Places:
     """Where the row of each id is: in the base, whose index is a file, or in a later part."""
 
-    def __init__(self, index: TensorFile, over: Overlay) -> None:
-        self._index = index
-        self.ids, self.places = index.arrays["ids"], index.arrays["place"]
+    def __init__(self, index_file: TensorFile, over: Overlay) -> None:
+        self._index = index_file
+        self.ids, self.places = index_file.arrays["ids"], index_file.arrays["place"]
         self.over = over
         # Bisect finds one number in a memoryview in a third of the time that numpy takes for it.
         self._each = tuple(
@@ -88,6 +115,7 @@ class Places:
 
     def find_one(self, id: int) -> int:
         """The place of an id; -1 if it has no row."""
+        id = index(id)
         for ids, places in self._each:
             at = bisect_left(ids, id)
             if at < len(ids) and ids[at] == id:
@@ -137,10 +165,15 @@ class TableVersion:
         Returns:
             Copies of the rows, [*shape, dim], float16 where the table has that, and otherwise float32; and which ids
             have one, bool in the shape of the ids.
+
+        Raises:
+            TypeError, OverflowError: The ids are no whole numbers of 64 bits.
         """
         given = np.asarray(ids)
         if given.size and given.dtype.kind not in "iu":
-            raise TypeError(f"ids are whole numbers, not {given.dtype}")
+            raise TypeError(f"ids are whole numbers of 64 bits, not {given.dtype}")
+        if given.size and given.dtype == np.uint64 and given.max() > _MOST_ID:
+            raise OverflowError(f"ids are at most {_MOST_ID}, not {given.max()}")
         flat = given.astype(np.int64, copy=False).reshape(-1)
         places = self._places.find(flat)
         found = places >= 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ps_reader.errors import ExportError
 from ps_reader.safetensors_file import TensorFile, as_numbers
-from ps_reader.tables import Overlay, Places, TableVersion
+from ps_reader.tables import Overlay, Places, TableVersion, check_base, check_part
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +23,7 @@ class Version:
 
     Attributes:
         number: Its number. Later ones are larger.
+        export: The random name of the export. If the folder was emptied and written anew, it is another one.
         as_of: Every step that was acknowledged before this time, in seconds since 1970, is part of it.
         tables: By name.
         files: All of its files, by name.
@@ -33,11 +34,15 @@ class Version:
         self, folder: Path, manifest: Manifest, known: Mapping[str, TensorFile], earlier: Version | None
     ) -> None:
         self.number = manifest.version
+        self.export = manifest.export
         self.as_of = manifest.as_of
         self.files = {name: known.get(name) or self._open(folder / name) for name in sorted(manifest.files())}
         self._modules = {name: self.files[each.file] for name, each in manifest.modules.items()}
         self.overlays: dict[str, Overlay] = {}
-        made = {name: self._table(name, files, earlier) for name, files in manifest.tables.items()}
+        try:
+            made = {name: self._table(name, files, earlier) for name, files in manifest.tables.items()}
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ExportError(f"version {self.number} does not fit its files: {error!r}") from None
         self.tables: Mapping[str, TableVersion] = MappingProxyType(made)
 
     def _open(self, path: Path) -> TensorFile:
@@ -48,13 +53,15 @@ class Version:
 
     def _table(self, name: str, files: TableFiles, earlier: Version | None) -> TableVersion:
         over = None if earlier is None else earlier.overlays.get(name)
+        parts = [self.files[each] for each in files.parts]
         if over is None or not over.is_of(files):
+            check_base(files, parts, self.files[files.index])
             over = Overlay.empty(files)
         for number in range(len(over.parts), len(files.parts)):
-            over = over.with_part(files.parts[number], number, self.files[files.parts[number]])
+            check_part(files, parts[number])
+            over = over.with_part(files.parts[number], number, parts[number])
         self.overlays[name] = over
-        places = Places(self.files[files.index], over)
-        return TableVersion(name, files, [self.files[each] for each in files.parts], places)
+        return TableVersion(name, files, parts, Places(self.files[files.index], over))
 
     @property
     def modules(self) -> list[str]:

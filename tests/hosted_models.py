@@ -337,3 +337,22 @@ class Pair:
 
     def __init__(self, first: torch.Tensor, second: torch.Tensor) -> None:
         self.both = first, second
+
+
+@hosted
+class WithExtraState(nn.Linear):
+    """A module whose state has something besides parameters and buffers."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.extra = 0
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.tensor([self.extra])
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.extra = int(state[0])
+
+    @remote
+    def set_extra(self, number: int) -> None:
+        self.extra = number

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from ps_service.tables.storage import RowStorage, make_rows
+
 if TYPE_CHECKING:
-    from ps_service.tables.watchers import Watchers
+    from ps_service.tables.id_map import IdMap
+    from ps_service.tables.watchers import IdsOf, Watchers
     from ps_wire.tables.versions import RowsVersion
 
 MOST_IDS: Final = 1 << 20
-"""The most ids that a feed remembers: 8 MiB. Who asks for what has changed before reads all rows."""
+"""The most ids of rows that have gone which a feed remembers, and of rows that have changed in a checkpoint: 8 MiB. Who
+asks for what has changed before reads all rows."""
 
-MOST_SEGMENTS: Final = 64
-
-_MOST_OPEN: Final = 256
-"""Changes after which their ids are put together."""
+SCAN_ROWS: Final = 1 << 20
+"""Rows whose stamps are looked at in one step."""
 
 ABANDONED_SECONDS: Final = 600.0
 """Seconds after which a feed notes nothing more that nobody has asked."""
@@ -26,47 +29,64 @@ ABANDONED_SECONDS: Final = 600.0
 _MOST_EPOCHS: Final = 16
 
 
-class Segment(NamedTuple):
-    """Different ids, int64 [n], of rows that changed with numbers above those of the segment before, up to `last`."""
+class Changed(NamedTuple):
+    """What has changed: the numbers of rows that are there, int64 [n]; ids of rows that have gone, or have come back,
+    int64 [m]; and from which number to look on, None at the end."""
 
-    last: int
-    ids: torch.Tensor
+    numbers: torch.Tensor
+    removed: torch.Tensor
+    begin: int | None
 
 
 class Feed:
-    """As `RowWatcher`. It notes ids from when it is first asked until nobody has asked for long, in segments: two
-    neighbours become one where there are too many, and the oldest go where they have too many ids. So it may name rows
-    that have changed before the version that it is asked about, but it never leaves one out. It is used under the lock
-    of the shard."""
+    """As `RowWatcher`. From when it is first asked until nobody has asked for long, each row has a stamp, the number of
+    its last change, and ids of rows that have gone are kept with theirs. It is used under the lock of the shard, which
+    has `most` rows at most."""
 
-    notes_look_ups: Final = False
-
-    def __init__(self, watchers: Watchers, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, watchers: Watchers, ids: IdMap, most: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._watchers: Final = watchers
+        self._ids: Final = ids
+        self._most: Final = most
         self._clock: Final = clock
-        self._is_noting = False
+        self._stamps: RowStorage | None = None
         self._asked = 0.0
-        self._open: list[torch.Tensor] = []
-        self._segments: list[Segment] = []
+        self._removed: deque[tuple[int, torch.Tensor]] = deque()
+        self._count = 0
         # The number from which on it has noted all changes.
         self._since = 0
         # Of earlier epochs whose changes it knows: the last number.
         self._earlier: dict[int, int] = {}
 
-    def since(self, version: RowsVersion | None) -> torch.Tensor | None:
-        """Different ids, ascending, of all rows that have changed since a version; None if it does not know."""
+    def since(self, version: RowsVersion | None, begin: int, most: int) -> Changed | None:
+        """What has changed since a version, of the rows with numbers from `begin` on, at most so many and a few more;
+        None if it does not know. Ids of rows that have gone come with the first. Raises no error for a number beyond
+        the last row."""
         self._asked = self._clock()
-        if not self._is_noting:
+        if self._stamps is None:
             self._begin()
-        self._seal()
         number = None if version is None else self._known(version)
         if number is None:
             return None
-        parts = [each.ids for each in self._segments if each.last > number]
-        return _different(parts)
+        assert self._stamps is not None
+        parts, count, end = [], 0, self._ids.rows
+        gone = [ids for last, ids in self._removed if last > number] if begin == 0 else []
+        while begin < end and count < most:
+            low, begin = begin, min(begin + SCAN_ROWS, end)
+            _, in_use = self._ids.between(low, begin)
+            self._stamps.grow(begin)
+            changed = (self._stamps.between(low, begin)[:, 0] > number) & in_use
+            numbers = low + changed.nonzero()[:, 0]
+            if count + len(numbers) > most:
+                numbers = numbers[: most - count]
+                begin = int(numbers[-1]) + 1
+            parts.append(numbers)
+            count += len(numbers)
+        nothing = torch.empty(0, dtype=torch.int64)
+        removed = torch.cat(gone).unique() if gone else nothing
+        return Changed(torch.cat([nothing, *parts]), removed, begin if begin < end else None)
 
     def _begin(self) -> None:
-        self._is_noting, self._since = True, self._watchers.version.number
+        self._stamps, self._since = make_rows(self._most + 1, 1, torch.int64), self._watchers.version.number
         self._earlier.clear()
         self._watchers.add(self)
 
@@ -77,17 +97,30 @@ class Feed:
         last = now.number if epoch == now.epoch else self._earlier.get(epoch, -1)
         return number if self._since <= number <= last else None
 
-    def changed(self, ids: torch.Tensor) -> None:
-        """As `RowWatcher.changed`."""
-        self._open.append(ids.clone())
-        if len(self._open) >= _MOST_OPEN:
-            self._seal()
-            if self._clock() - self._asked > ABANDONED_SECONDS:
-                self._end()
+    def written(self, numbers: torch.Tensor, ids_of: IdsOf) -> None:
+        """As `RowWatcher.written`."""
+        if self._stamps is not None and len(numbers):
+            self._stamps.grow(self._ids.rows)
+            self._stamps.write(numbers, torch.full((len(numbers), 1), self._watchers.version.number))
+        if self._clock() - self._asked > ABANDONED_SECONDS:
+            self._end()
+
+    def removed(self, ids: torch.Tensor) -> None:
+        """As `RowWatcher.removed`."""
+        self._removed.append((self._watchers.version.number, ids.clone()))
+        self._count += len(ids)
+        while self._count > MOST_IDS:
+            self._since, gone = self._removed.popleft()
+            self._count -= len(gone)
+
+    def looked_up(self, numbers: torch.Tensor, ids_of: IdsOf) -> None:
+        """As `RowWatcher.looked_up`: that is no change."""
 
     def cleared(self) -> None:
         """As `RowWatcher.cleared`: rows that nobody has counted are named by none."""
         self._forget()
+        if self._stamps is not None:
+            self._stamps.clear()
 
     def begin_epoch(self) -> None:
         """Begins another epoch: who has followed the rows in this one reads all again."""
@@ -95,48 +128,33 @@ class Feed:
         self._forget()
 
     def _forget(self) -> None:
-        self._open, self._segments = [], []
+        self._removed.clear()
+        self._count = 0
         self._since = self._watchers.version.number
         self._earlier.clear()
 
     def _end(self) -> None:
         self._watchers.drop(self)
-        self._is_noting = False
+        self._stamps = None
         self._forget()
 
-    def _seal(self) -> None:
-        if not self._open:
-            return
-        self._segments.append(Segment(self._watchers.version.number, _different(self._open)))
-        self._open = []
-        # The newest is joined with none: who asks often has had those before it.
-        while len(self._segments) > MOST_SEGMENTS:
-            sizes = [len(each.ids) for each in self._segments]
-            self._join(min(range(len(sizes) - 2), key=lambda place: sizes[place] + sizes[place + 1]))
-        if self._count() > MOST_IDS:
-            # Rows that change again and again are kept once for both of two neighbours.
-            for place in range((len(self._segments) - 1) // 2):
-                self._join(place)
-            while self._count() > MOST_IDS * 3 // 4:
-                self._since = self._segments.pop(0).last
-
-    def _count(self) -> int:
-        return sum(len(each.ids) for each in self._segments)
-
-    def _join(self, place: int) -> None:
-        first, second = self._segments[place : place + 2]
-        self._segments[place : place + 2] = [Segment(second.last, _different([first.ids, second.ids]))]
-
     def state(self) -> dict[str, Any] | None:
-        """What it knows, for a later process with the same rows; None if it notes nothing."""
-        if not self._is_noting:
+        """What it knows of the latest changes, for a later process with the same rows; None if it notes nothing."""
+        if self._stamps is None:
             return None
-        self._seal()
         epoch, number = self._watchers.version
+        ids, numbers = self._ids.items()
+        self._stamps.grow(self._ids.rows)
+        stamps, since = self._stamps.read(numbers)[:, 0], self._since
+        if len(stamps) > MOST_IDS:
+            since = max(since, int(stamps.kthvalue(len(stamps) - MOST_IDS).values))
+        changed = stamps > since
         return {
             "epochs": {**self._earlier, epoch: number},
-            "since": self._since,
-            "segments": [tuple(each) for each in self._segments],
+            "since": since,
+            "ids": ids[changed],
+            "stamps": stamps[changed],
+            "removed": [(last, gone) for last, gone in self._removed if last > since],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -144,13 +162,16 @@ class Feed:
         on, as far as they are there: an owner that was killed may have lost later changes."""
         epochs = dict(state["epochs"])
         self._watchers.begin_epoch(max(epochs.values()))
-        if not self._is_noting:
+        if self._stamps is None:
             self._begin()
-        self._open, self._segments = [], [Segment(*each) for each in state["segments"]]
+        assert self._stamps is not None
+        numbers = self._ids.find(state["ids"])
+        there = numbers >= 0
+        self._stamps.clear()
+        self._stamps.grow(self._ids.rows)
+        self._stamps.write(numbers[there], state["stamps"][there][:, None])
+        self._removed = deque((int(last), gone) for last, gone in state["removed"])
+        self._count = sum(len(gone) for _, gone in self._removed)
         self._since = state["since"]
         self._earlier = dict(list(epochs.items())[-_MOST_EPOCHS:])
         self._asked = self._clock()
-
-
-def _different(parts: list[torch.Tensor]) -> torch.Tensor:
-    return torch.cat(parts).unique() if parts else torch.empty(0, dtype=torch.int64)

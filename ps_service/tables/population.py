@@ -67,7 +67,7 @@ class Population:
         self.seen: Final = None if eviction is None else Seen(most, eviction)
         self.statistics: Final = Statistics()
         self.log: RowLog | None = None
-        self.watchers: Final = Watchers()
+        self.watchers: Final = Watchers(id_map.ids_of)
         self._write_default()
 
     def count_in(self, budget: TableBudget, title: str) -> None:
@@ -232,7 +232,7 @@ class Population:
 
     def tell_images(self, numbers: torch.Tensor) -> None:
         """Tells what rows are now, with what eviction keeps of them."""
-        self.watchers.stepped(numbers, self.map.ids_of)
+        self.watchers.written(numbers)
         if self.log is not None:
             self.log.note(self.images(numbers, life=True))
 
@@ -274,7 +274,7 @@ class Population:
         if change.kind == "seen":
             columns["seen"] = torch.full((len(numbers),), change.time)
         elif change.kind == "images":
-            self.watchers.changed(columns["ids"])
+            self.watchers.written(numbers)
             self._rows.values.write(numbers, columns["values"])
             for name, storage in self._rows.states.items():
                 storage.write(numbers, columns[f"state.{name}"])
@@ -330,7 +330,7 @@ class Population:
         """Begins the rows of new ids, added at a time. So many rows were ever used before."""
         self._rows.grow(self.map.rows)
         self._kernels.begin(self._rows, numbers, ids, fresh=bool((numbers >= used).all()))
-        self.watchers.changed(ids)
+        self.watchers.written(numbers)
         if self.seen is not None:
             self.seen.begin(self.map.rows, numbers, now)
         self._budget.note(self, self.nbytes, self.map.rows)
@@ -373,7 +373,7 @@ class Population:
         if self.log is not None and len(ids):
             self._tell("removed", {"ids": ids})
         freed = self.map.remove(ids)
-        self.watchers.changed(ids)
+        self.watchers.removed(ids)
         self.generations.free(freed)
         if self.seen is not None:
             self.seen.forget(freed)
@@ -386,7 +386,7 @@ class Population:
             different = different[different != self.default]
         now = self.now()
         self.seen.note(different, now)
-        self.watchers.looked_up(different, self.map.ids_of)
+        self.watchers.looked_up(different)
         if self.log is not None:
             sightings = {name: each for name, each in self.seen.read(different).items() if name != "seen"}
             self.log.note(RowChange("seen", now, {"ids": self.map.ids_of(different), **sightings}))

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.tables.checks import checked_ids
+from ps_service.tables.id_map import MOST_ROWS
 from ps_service.tables.moving import PIECE_BYTES, MovingTable
-from ps_service.tables.row_reading import rows_with, values_with
+from ps_service.tables.row_reading import rows_at, values_with, without_rows
+from ps_wire.compression.codec import is_description
 from ps_wire.compression.registry import check_suitable_for_rows, codec_named, encode
 from ps_wire.decorators import remote
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, TooLargeError
 from ps_wire.tables.versions import RowsVersion
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 
 CHANGED_BYTES: Final = 32 << 20
 """About the most bytes of changed rows that are read at once, and so as of one moment."""
+
+MOST_READ: Final = 256 << 20
+"""The most bytes of rows that are read by their ids at once."""
 
 
 class ReadTable(MovingTable):
@@ -38,6 +43,8 @@ class ReadTable(MovingTable):
         if not isinstance(ids, torch.Tensor):
             raise InvalidArgumentError("ids are a tensor")
         ids = checked_ids(ids.long() if ids.dtype is torch.int32 else ids, self.shard.rows)
+        if len(ids) * self.shard.row_bytes > MOST_READ:
+            raise TooLargeError(f"{len(ids):,} rows of {self} are more than one answer may have: read fewer at once")
         with self.shard.lock:
             if mark != self.mark:
                 self.examine(mark, ids)
@@ -51,40 +58,38 @@ class ReadTable(MovingTable):
         at 0, or what the call before has returned. `state` says whether what the optimizer keeps is wanted; a codec,
         by its name and parameters, how the values are encoded."""
         self.check_mark(mark)
-        if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
-            raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
+        _check_begin(begin)
         block, following = self.shard.copies(begin, max(1, PIECE_BYTES // self.shard.row_bytes))
-        if self.may_have_others and not (own := self.are_own(block["ids"])).all():
-            block = {name: each[own] for name, each in block.items()}
-        return _sent(block, state, codec), following
+        return _sent(self._own_part(block) if self.may_have_others else block, state, codec), following
 
     @remote(role="bulk")
     def read_changes(
-        self, since: Any, after: int | None, mark: int = 0, codec: Any = None
+        self, since: Any, begin: int, mark: int = 0, codec: Any = None
     ) -> tuple[tuple[int, int], tuple[dict[str, Any], torch.Tensor, int | None] | None]:
         """The version of the rows, and what has changed since an earlier one: None if that is not known, and else the
-        rows that there are now, as from `read_block` without state, the ids of those that have gone, and after which
-        id to go on; None at the end. Rows that have not changed since may be among them. Those of one answer are as of
-        one moment.
+        rows that there are now, as from `read_block` without state, the ids of those that have gone, and where to go
+        on; None at the end. Rows that have not changed since may be among them. Those of one answer are as of one
+        moment.
 
-        `since` is a version, or None to learn the version alone. Ids are in ascending order, and begin `after` one.
+        `since` is a version, or None to learn the version alone. It begins at 0, or what the call before has returned.
         """
         version = None if since is None else _version(since)
-        if after is not None and (isinstance(after, bool) or not isinstance(after, int)):
-            raise InvalidArgumentError(f"changes go on after an id, not {after!r}")
+        _check_begin(begin)
         with self.shard.lock:
             self.check_mark(mark)
-            ids = self.shard.feed.since(version)
+            found = self.shard.feed.since(version, begin, max(1, CHANGED_BYTES // (8 + self.shard.row_bytes)))
             now = _plain(self.shard.watchers.version)
-            if ids is None:
+            if found is None:
                 return now, None
+            block, gone = rows_at(self.shard, found.numbers), without_rows(self.shard, found.removed)
             if self.may_have_others:
-                ids = ids[self.are_own(ids)]
-            if after is not None:
-                ids = ids[ids > after]
-            most = max(1, CHANGED_BYTES // (8 + self.shard.row_bytes))
-            block, gone = rows_with(self.shard, ids[:most])
-        return now, (_sent(block, False, codec), gone, int(ids[most - 1]) if len(ids) > most else None)
+                block, gone = self._own_part(block), gone[self.are_own(gone)]
+        return now, (_sent(block, False, codec), gone, found.begin)
+
+    def _own_part(self, block: Block) -> Block:
+        """The rows of a block whose slots this owner has."""
+        own = self.are_own(block["ids"])
+        return block if own.all() else {name: each[own] for name, each in block.items()}
 
     def feed_state(self) -> dict[str, Any] | None:
         """As `Feed.state`."""
@@ -96,12 +101,17 @@ def _sent(block: Block, state: bool, codec: Any) -> dict[str, Any]:
     """A block as it is sent: with what the optimizer keeps if the `state` is wanted, and with encoded values."""
     sent: dict[str, Any] = {name: each for name, each in block.items() if state or not name.startswith("state.")}
     if codec is not None:
-        if not isinstance(codec, tuple | list) or len(codec) != 2 or not isinstance(codec[1], dict):
+        if not isinstance(codec, tuple | list) or len(codec) != 2 or not is_description(*codec):
             raise InvalidArgumentError(f"a codec is given by its name and parameters, not {codec!r}")
         made = codec_named(*codec)
         check_suitable_for_rows(made)
         sent["values"] = encode(made, block["values"])
     return sent
+
+
+def _check_begin(begin: Any) -> None:
+    if type(begin) is not int or not 0 <= begin <= MOST_ROWS:
+        raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
 
 
 def _plain(version: RowsVersion) -> tuple[int, int]:

@@ -34,3 +34,15 @@ def values_with(shard: TableShard, ids: torch.Tensor) -> tuple[torch.Tensor, tor
         numbers = shard.population.map.find(ids)
         there = numbers >= 0
         return shard.population.values(numbers if there.all() else numbers[there]), there
+
+
+def rows_at(shard: TableShard, numbers: torch.Tensor) -> Block:
+    """The ids of rows that are there, by their numbers, and copies of their values."""
+    with shard.lock:
+        return {"ids": shard.population.map.ids_of(numbers), "values": shard.population.values(numbers)}
+
+
+def without_rows(shard: TableShard, ids: torch.Tensor) -> torch.Tensor:
+    """Those of some ids that have no row."""
+    with shard.lock:
+        return ids[shard.population.map.find(ids) < 0]

@@ -43,7 +43,7 @@ class RowSteps:
         ids = self._population.map.ids_of(numbers) if needs_ids else numbers
         rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
         self._kernels.update(rows, numbers, dataclasses.replace(gradients, ids=ids), rates)
-        self._population.watchers.stepped(numbers, self._population.map.ids_of)
+        self._population.watchers.written(numbers)
 
     def change(self, gradients: Grouped) -> RowChange | None:
         """A step that was made with these gradients, which are named by key, as its gradients. None if they are not

@@ -103,7 +103,7 @@ class TableShard:
         )
         self.steps: Final = RowSteps(self._rows, self.population, self._kernels, Groups(groups, optimizer))
         self.watchers: Final = self.population.watchers
-        self.feed: Final = Feed(self.watchers)
+        self.feed: Final = Feed(self.watchers, self._map, self.max_rows)
         self.lock: Final = ReportingLock()
         self.row_bytes: Final = self._rows.row_bytes
         self.updates = 0

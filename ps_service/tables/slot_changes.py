@@ -10,7 +10,7 @@ import torch
 from ps_wire.tables.routing import slots_of
 
 if TYPE_CHECKING:
-    from ps_service.tables.watchers import Watchers
+    from ps_service.tables.watchers import IdsOf, Watchers
 
 ABANDONED_SECONDS: Final = 60.0
 """Seconds after which a move is given up that nobody goes on with."""
@@ -23,8 +23,6 @@ class SlotChanges:
     """As `RowWatcher`: notes the ids of rows in some slots, bool [SLOTS]. It is used under the lock of the shard. It is
     `void`, and notes nothing more, if all rows have gone at once, or if nobody has asked for what has changed for a
     long time."""
-
-    notes_look_ups: Final = True  # when rows were looked up moves with them
 
     def __init__(self, watchers: Watchers, slots: torch.Tensor) -> None:
         self.void = False
@@ -41,8 +39,16 @@ class SlotChanges:
         """Notes no more."""
         self._watchers.drop(self)
 
-    def changed(self, ids: torch.Tensor) -> None:
-        """As `RowWatcher.changed`."""
+    def written(self, numbers: torch.Tensor, ids_of: IdsOf) -> None:
+        """As `RowWatcher.written`."""
+        self.removed(ids_of(numbers))
+
+    def looked_up(self, numbers: torch.Tensor, ids_of: IdsOf) -> None:
+        """As `RowWatcher.looked_up`: when rows were looked up moves with them."""
+        self.removed(ids_of(numbers))
+
+    def removed(self, ids: torch.Tensor) -> None:
+        """As `RowWatcher.removed`."""
         self._noted.append(ids.clone())
         if len(self._noted) >= _MOST_NOTED:
             self._noted = [torch.cat(self._noted).unique()]

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ps_wire.tables.versions import RowsVersion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import torch
+
+    IdsOf = Callable[[torch.Tensor], torch.Tensor]
+    """The ids of rows, by their numbers."""
 
 
 class RowWatcher(Protocol):
-    """Is told of changes, under the lock of the shard. It hears of look-ups only if it `notes_look_ups`."""
+    """Is told of changes, under the lock of the shard."""
 
-    @property
-    def notes_look_ups(self) -> bool: ...
+    def written(self, numbers: torch.Tensor, ids_of: IdsOf) -> None:
+        """Rows with these numbers, int64 [n], were added or changed."""
 
-    def changed(self, ids: torch.Tensor) -> None:
-        """Rows of these ids, int64 [n], were added, changed or removed."""
+    def removed(self, ids: torch.Tensor) -> None:
+        """The rows of these ids, int64 [n], were removed, as far as there were any."""
+
+    def looked_up(self, numbers: torch.Tensor, ids_of: IdsOf) -> None:
+        """Training has looked up the rows with these numbers, which notes when that was."""
 
     def cleared(self) -> None:
         """All rows were removed."""
@@ -29,7 +34,8 @@ class RowWatcher(Protocol):
 class Watchers:
     """The watchers of one shard, and the number of its changes. It is used under the lock of the shard."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids_of: IdsOf) -> None:
+        self._ids_of = ids_of
         self._all: tuple[RowWatcher, ...] = ()
         self._epoch = secrets.randbits(53)
         self._number = 0
@@ -52,29 +58,25 @@ class Watchers:
         """Does not tell it any more, if it was told."""
         self._all = tuple(each for each in self._all if each is not watcher)
 
-    def changed(self, ids: torch.Tensor) -> None:
-        """Tells that rows of these ids were added, changed or removed."""
+    def written(self, numbers: torch.Tensor) -> None:
+        """As that of a watcher."""
         self._number += 1
         for each in self._all:
-            each.changed(ids)
+            each.written(numbers, self._ids_of)
 
-    def stepped(self, numbers: torch.Tensor, ids_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Tells that the rows with these numbers were changed."""
+    def removed(self, ids: torch.Tensor) -> None:
+        """As that of a watcher."""
         self._number += 1
-        if self._all:
-            ids = ids_of(numbers)
-            for each in self._all:
-                each.changed(ids)
+        for each in self._all:
+            each.removed(ids)
 
-    def looked_up(self, numbers: torch.Tensor, ids_of: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Tells that training has looked up the rows with these numbers."""
-        if self._all:
-            for each in self._all:
-                if each.notes_look_ups:
-                    each.changed(ids_of(numbers))
+    def looked_up(self, numbers: torch.Tensor) -> None:
+        """As that of a watcher."""
+        for each in self._all:
+            each.looked_up(numbers, self._ids_of)
 
     def cleared(self) -> None:
-        """Tells that all rows were removed."""
+        """As that of a watcher."""
         self._number += 1
         for each in self._all:
             each.cleared()

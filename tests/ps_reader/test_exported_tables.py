@@ -48,9 +48,9 @@ class World:
     def begin(self) -> None:
         """A program begins to export, or does so after one that was killed."""
         self.folder = Folder(self.path, self.keep)
-        newest = self.folder.open() or Manifest(0, 0.0, 0.0)
+        newest = self.folder.open() or Manifest(0, "", 0.0, 0.0)
         self.version = newest.version
-        self.table = ExportedTable(self.folder, "items", DIM, self.dtype, newest.tables.get("items"))
+        self.table = ExportedTable(self.folder, "items", DIM, self.dtype, "", newest.tables.get("items"))
         self.rows = dict(self.at.get(self.version, {}))
         if self.table.version is None:
             self.do("reset", [], [])
@@ -132,7 +132,7 @@ def test_each_version_has_the_rows_of_its_time(
     with pytest.MonkeyPatch.context() as patched, worlds(dtype) as world:
         patched.setattr(exported_table, "PART_BYTES", part_bytes)
         patched.setattr(exported_table, "LEAST_CHANGED", least)
-        patched.setattr(exported_table, "MOST_PARTS", 5)
+        patched.setattr(exported_table, "MOST_PARTS", 2)
         for kind, ids, removed in batches:
             if kind == "again":
                 world.folder.close()
@@ -193,6 +193,42 @@ def test_ids_are_whole_numbers(ids: Any) -> None:
         world.do("whole", [1, 2], [])
         with ps_reader.open(world.path) as reader, pytest.raises((TypeError, ValueError)):
             reader.current.tables["items"].look_up(ids)
+
+
+def test_a_folder_that_was_emptied_and_written_anew_is_another_export() -> None:
+    with worlds() as world:
+        world.do("whole", [1, 2], [])
+        world.do("whole", [2], [])
+        with ps_reader.open(world.path, every=3600) as reader:
+            held = reader.current
+            before = dict(world.at[2])
+            world.folder.close()
+            for each in world.path.iterdir():
+                each.unlink()
+            with pytest.raises(ps_reader.ExportError, match="has no export yet"):
+                reader.refresh()
+            world.at.clear()
+            world.begin()
+            for number in (1, 2):  # with the numbers of those before
+                world.do("whole", [number, 2], [])
+                world.check(reader.refresh())
+                assert reader.current.export != held.export
+            world.at[2] = before
+            world.check(held)
+
+
+def test_ids_beyond_those_of_tables_are_refused() -> None:
+    with worlds() as world:
+        world.do("whole", [-3, 1], [])
+        with ps_reader.open(world.path) as reader:
+            items = reader.current.tables["items"]
+            for ids in ([2**64 - 3], np.array([1, 2**63], np.uint64)):
+                with pytest.raises(OverflowError, match="ids are at most 9223372036854775807, not"):
+                    items.look_up(ids)
+            assert items.look_up(np.array([1], np.uint64))[1].all() and np.uint64(1) in items
+            assert 2**64 - 3 not in items and 2**70 not in items
+            with pytest.raises(TypeError):
+                items[1.0]  # type: ignore[index]
 
 
 def damages() -> dict[str, Callable[[Path], object]]:

@@ -6,8 +6,9 @@ import fcntl
 import hashlib
 import os
 import re
+import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +17,14 @@ import torch
 
 from ps_reader import layout
 from ps_reader.errors import ExportError
-from ps_reader.layout import Manifest, ModuleFile, TableFiles
+from ps_reader.layout import Latest, Manifest, ModuleFile, TableFiles
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.runtime.locks import ReportingLock
 
 _LOCK: Final = ".lock"
-_OWN: Final = re.compile(r"\.?(version-\d+\.json|latest\.json|[\w.-]+-[0-9a-f]{8}-\d+\.(safetensors|parquet))")
+_OWN: Final = re.compile(
+    r"\.?(version-\d+\.json|latest\.json|[\w.-]+-[0-9a-f]{8}-[0-9a-f]{12}-\d+\.(safetensors|parquet))"
+)
 
 
 class Parquet:
@@ -60,8 +64,11 @@ class Folder:
         self.path: Final = path
         self._keep = keep
         self._parquet = Parquet() if parquet else None
+        self._guard = ReportingLock()
+        self._is_closed = False
         self._lock = -1
         self._count = 0
+        self._export = ""
         try:
             from safetensors.torch import save_file
         except ImportError:
@@ -70,7 +77,14 @@ class Folder:
 
     def open(self) -> Manifest | None:
         """Makes the folder, or removes what a killed program has left in it. Returns its newest version, if there is
-        one. Raises `InvalidArgumentError` if it has other files, or another program writes into it, and `OSError`."""
+        one that can be read. Raises `InvalidArgumentError` if it has other files, or another program writes into it,
+        and `OSError`."""
+        with self._guard:
+            if not self._is_closed:
+                return self._opened()
+        return None
+
+    def _opened(self) -> Manifest | None:
         self.path.mkdir(parents=True, exist_ok=True)
         if strange := sorted(each for each in os.listdir(self.path) if each != _LOCK and not _OWN.fullmatch(each)):
             raise InvalidArgumentError(
@@ -80,30 +94,37 @@ class Folder:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.close()
             raise InvalidArgumentError(f"another program writes an export into {self.path}") from None
         try:
-            newest = layout.read_manifest(self.path, layout.latest(self.path)[0])
+            newest = layout.read_manifest(self.path, layout.latest(self.path).version)
         except ExportError:
             newest = None
+        self._export = secrets.token_hex(6) if newest is None else newest.export
         numbers = (re.search(r"-(\d+)\.safetensors$", each) for each in os.listdir(self.path))
         self._count = max((int(each[1]) for each in numbers if each), default=0)
         self._prune(newest.version if newest is not None else 0)
         return newest
 
     def close(self) -> None:
-        """Lets other programs write into it."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """Lets other programs write into it. Waits while it is being opened."""
+        with self._guard:
+            self._is_closed = True
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
 
     def write(self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> str:
         """Writes a file of tensors of an object. Returns the name of the file."""
         self._count += 1
         plain, digest = re.sub(r"[^\w.-]", "_", name)[:80], hashlib.blake2s(name.encode()).hexdigest()[:8]
-        path = self.path / f"{plain}-{digest}-{self._count:08}.safetensors"
+        path = self.path / f"{plain}-{digest}-{self._export}-{self._count:08}.safetensors"
         whole = {key: each.contiguous() for key, each in tensors.items()}
-        self._replace(path, lambda new: self._save(whole, new, metadata=dict(metadata or {})))
+        try:
+            self._replace(path, lambda new: self._save(whole, new, metadata=dict(metadata or {})))
+        except OSError:
+            raise
+        except Exception as error:  # the library has an error of its own for what the disk refuses
+            raise OSError(f"{path} cannot be written: {error}") from None
         return path.name
 
     def write_rows(self, name: str, part: Mapping[str, torch.Tensor]) -> str:
@@ -114,11 +135,17 @@ class Folder:
             self._replace(twin_of(self.path / written), lambda new: write(new, part))
         return written
 
+    def remove(self, names: Iterable[str]) -> None:
+        """Removes files that no version has."""
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+            twin_of(self.path / name).unlink(missing_ok=True)
+
     def publish(
         self, version: int, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]
     ) -> Manifest:
         """Makes files that are there the newest version, and removes the oldest ones."""
-        manifest = Manifest(version, as_of, time.time(), tables, modules)
+        manifest = Manifest(version, self._export, as_of, time.time(), tables, modules)
         path = layout.manifest_path(self.path, version)
         self._replace(path, lambda new: new.write_text(manifest.to_json(), "utf-8"))
         self.tell(version, as_of)
@@ -127,7 +154,7 @@ class Folder:
 
     def tell(self, version: int, as_of: float) -> None:
         """Says which version is the newest, and that it still was at a time."""
-        text = layout.latest_json(version, as_of)
+        text = Latest(version, self._export, as_of).to_json()
         self._replace(self.path / layout.LATEST, lambda new: new.write_text(text, "utf-8"))
 
     def _prune(self, newest: int) -> None:

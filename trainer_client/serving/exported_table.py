@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -9,20 +10,25 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import torch
 
+from ps_reader.errors import ExportError
 from ps_reader.layout import PLACE_BITS, TableFiles
 from ps_reader.safetensors_file import TensorFile
-from ps_reader.tables import Overlay, Places
+from ps_reader.tables import REMOVED, Overlay, Places, check_base, check_part
 
 if TYPE_CHECKING:
     from trainer_client.serving.export_folder import Folder
     from trainer_client.tables.changes import Change, Version
 
-PART_BYTES: Final = 64 << 20
+PART_BYTES: Final = 128 << 20
 """Bytes of rows after which a file is written."""
 
-MOST_PARTS: Final = 256
+MOST_PARTS: Final = 64
+"""Parts behind the base, after which they become one."""
+
 LEAST_CHANGED: Final = 1 << 16
-"""With more parts, or changed rows of half of all and at least these, a base is written anew."""
+"""With rows in them of half of all, and at least these, a base is written anew."""
+
+_log: Final = logging.getLogger("trainer_client")
 
 _ROW: Final = (1 << PLACE_BITS) - 1
 
@@ -31,30 +37,40 @@ class ExportedTable:
     """Its methods block, and are called one after the other. `files` are those of the newest version; None before the
     first. The table begins with these of an earlier program."""
 
-    def __init__(self, folder: Folder, name: str, dim: int, dtype: torch.dtype, files: TableFiles | None) -> None:
+    def __init__(
+        self, folder: Folder, name: str, dim: int, dtype: torch.dtype, codec: str, files: TableFiles | None
+    ) -> None:
         self._folder = folder
         self._name = name
         self._dim = dim
         self._dtype = str(dtype).removeprefix("torch.")
+        self._codec = codec
         self._empty = torch.empty(0, dim, dtype=dtype)
         self._waiting: list[Change] = []
         self._bytes = 0
         self._parts: list[str] = []
         self._open: dict[str, TensorFile] = {}
         self._is_base = True
-        self.files = files
-        if files is not None and (files.dim, files.dtype) != (dim, self._dtype):
-            self.files = files = None
-        if files is not None:
-            self._go_on(files)
+        self.files: TableFiles | None = None
+        if files is not None and (files.dim, files.dtype, files.codec) == (dim, self._dtype, codec):
+            try:
+                self._go_on(files)
+            except (ExportError, OSError, KeyError, IndexError, TypeError, ValueError) as error:
+                _log.warning("all rows of table %r are exported anew, because its files are damaged: %r", name, error)
 
     def _go_on(self, files: TableFiles) -> None:
+        parts = [self._file(each) for each in files.parts]
+        check_base(files, parts, self._file(files.index))
+        for each in parts[files.base :]:
+            check_part(files, each)
+        if not files.source or not all(len(each) == 2 for each in files.source.values()):
+            raise ValueError("it has no version of its owners")
         self._parts, self._base, self._index, self._is_base = list(files.parts), files.base, files.index, False
-        over = Overlay.empty(files)
+        self._empty_over = over = Overlay.empty(files)
         for number in range(files.base, len(files.parts)):
             over = over.with_part(files.parts[number], number, self._file(files.parts[number]))
         self._places = Places(self._file(files.index), over)
-        self._rows = files.rows
+        self._rows, self.files = files.rows, files
 
     @property
     def version(self) -> Version | None:
@@ -64,7 +80,7 @@ class ExportedTable:
     def take(self, change: Change) -> bool:
         """Takes a change, and says whether there is a new version with it."""
         if change.resets:
-            self._waiting, self._bytes, self._parts, self._is_base = [], 0, [], True
+            self._forget()
         self._waiting.append(change)
         self._bytes += change.values.nbytes + change.ids.nbytes + change.removed.nbytes
         if self._bytes >= PART_BYTES or change.version is not None:
@@ -73,12 +89,24 @@ class ExportedTable:
             return False
         if self._is_base:
             self._begin_base(self._parts)
-        elif len(self._parts) > MOST_PARTS or self._changed() > max(LEAST_CHANGED, self._rows // 2):
+        elif self._changed() > max(LEAST_CHANGED, self._rows // 2):
             self._begin_base(list(self._compacted()))
+        elif len(self._parts) - self._base > MOST_PARTS:
+            self._join_changed()
         source = {owner: list(each) for owner, each in change.version.items()}
-        self.files = TableFiles(self._dim, self._dtype, list(self._parts), self._base, self._index, self._rows, source)
+        self.files = self._files_of(source)
         self._open = {name: each for name, each in self._open.items() if name in (*self._parts, self._index)}
         return True
+
+    def _files_of(self, source: dict[str, list[int]]) -> TableFiles:
+        parts = list(self._parts)
+        return TableFiles(self._dim, self._dtype, self._codec, parts, self._base, self._index, self._rows, source)
+
+    def _forget(self) -> None:
+        """All rows come anew: what was written of them since the newest version is removed."""
+        known = set() if self.files is None else {*self.files.parts, self.files.index}
+        self._folder.remove(each for each in self._parts if each not in known)
+        self._waiting, self._bytes, self._parts, self._is_base = [], 0, [], True
 
     def _write(self) -> None:
         """Writes what has been taken into a part."""
@@ -132,8 +160,24 @@ class ExportedTable:
             self._name, {"ids": torch.from_numpy(ids.copy()), "place": torch.from_numpy(places.copy())}
         )
         self._rows = len(ids)
-        files = TableFiles(self._dim, self._dtype, self._parts, self._base, self._index, self._rows, {})
-        self._places = Places(self._file(self._index), Overlay.empty(files))
+        self._empty_over = Overlay.empty(self._files_of({}))
+        self._places = Places(self._file(self._index), self._empty_over)
+
+    def _join_changed(self) -> None:
+        """Writes one part in the place of all that stand behind the base."""
+        over = self._places.over
+        order = np.argsort(over.places, kind="stable")
+        ids, places = over.ids[order], over.places[order]
+        there = places != REMOVED
+        part = {"removed": torch.from_numpy(ids[~there].copy()), "ids": torch.from_numpy(ids[there].copy())}
+        values = [self._empty]
+        for number in range(self._base, len(self._parts)):
+            rows = places[places >> PLACE_BITS == number] & _ROW
+            values.append(self._tensor(self._file(self._parts[number]).arrays["values"][rows]))
+        part["values"] = torch.cat(values)
+        name = self._folder.write_rows(self._name, part)
+        self._parts[self._base :] = [name]
+        self._places = Places(self._file(self._index), self._empty_over.with_part(name, self._base, self._file(name)))
 
     def _compacted(self) -> Iterator[str]:
         """Writes all rows as they are into new parts."""

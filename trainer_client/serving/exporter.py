@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import torch
 
 from ps_reader.layout import Manifest, ModuleFile, TableFiles
-from ps_wire.errors import SessionLostError, StaleHandleError, UnavailableError
+from ps_wire.errors import InvalidArgumentError, SessionLostError, StaleHandleError, UnavailableError, UnknownNameError
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.serving.export_folder import Folder
 from trainer_client.serving.exported_table import ExportedTable
@@ -51,7 +51,7 @@ class ExporterOfTable:
     """Brings what changes in one table into the folder."""
 
     def __init__(self, ps: Client, folder: Folder, name: str, files: TableFiles | None, compress: Codec | None) -> None:
-        self._ps, self._folder, self._name, self._compress = ps, folder, name, compress
+        self._ps, self._folder, self.name, self._compress = ps, folder, name, compress
         self._first = files
         self._following: Following | None = None
         self._exported: ExportedTable | None = None
@@ -59,9 +59,10 @@ class ExporterOfTable:
     async def round(self) -> None:
         """Takes what has changed by now."""
         if self._following is None:
-            table = await self._ps.table(self._name)
+            table = await self._ps.table(self.name)
             files = self._first if self._exported is None else self._exported.files
-            make = partial(ExportedTable, self._folder, self._name, table.dim, table.dtype, files)
+            codec = "" if self._compress is None else repr(self._compress)
+            make = partial(ExportedTable, self._folder, self.name, table.dim, table.dtype, codec, files)
             self._exported = await BLOCKING.run(make)
             self._following = table.following(self._exported.version, 0.0, self._compress)
         assert self._exported is not None
@@ -79,35 +80,51 @@ class ExporterOfTable:
 
 
 class ExporterOfModule:
-    """The same for one module, whose state is one file."""
+    """The same for one module, whose state is one file. What its state has besides parameters and buffers is looked at
+    in each round, because nothing counts its changes."""
 
-    def __init__(self, find: FindModule, folder: Folder, name: str, file: ModuleFile | None) -> None:
-        self._find, self._folder, self._name = find, folder, name
+    def __init__(self, find: FindModule, folder: Folder, name: str) -> None:
+        self._find, self._folder, self.name = find, folder, name
         self._module: RemoteModule | None = None
         self._following: FollowingModule | None = None
-        self.file = file
+        self._names: set[str] = set()
+        self._others: dict[str, torch.Tensor] | None = None
+        self.file: ModuleFile | None = None
 
     async def round(self) -> None:
         """As that of a table."""
         if self._following is None or self._module is None:
-            self._module = module = await self._find(self._name)
-            self._following = module.following(None if self.file is None else self.file.source, 0.0)
+            self._module = await self._find(self.name)
+            self._following = self._module.following(None, 0.0)
         change = await self._following.round()
-        if change is None:
+        if change is not None:
+            self._names |= {*change.parameters, *change.buffers}
+        elif not self._others:
             return
-        state: Mapping[str, Any] = await self._module.state_dict()
-        written = partial(self._folder.write, self._name, _tensors(state), {"format": "pt"})
-        self.file = ModuleFile(await BLOCKING.run(written), self._module.class_name, change.version)
+        state = _tensors(await self._module.state_dict())
+        others = {name: each for name, each in state.items() if name not in self._names}
+        if change is None and _are_equal(others, self._others or {}):
+            return
+        self._others = others
+        written = partial(self._folder.write, self.name, state, {"format": "pt"})
+        self.file = ModuleFile(await BLOCKING.run(written), self._module.class_name)
 
     def lost(self) -> None:
         """As that of a table."""
         self._following = None
 
 
+def _are_equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(each, other[name]) for name, each in one.items())
+
+
 def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """What is a plain tensor in a state; those that share memory as copies."""
     plain = {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
     return {name: each.detach().to_dense().cpu().clone() for name, each in plain.items()}
+
+
+Part = ExporterOfTable | ExporterOfModule
 
 
 class Exporter:
@@ -127,6 +144,9 @@ class Exporter:
         parquet: bool,
         when_written: Callable[[Manifest], object],
     ) -> None:
+        for names in (tables, modules):
+            if isinstance(names, str):
+                raise InvalidArgumentError(f"names of tables and modules are a list, [{names!r}], not {names!r}")
         self._ps = ps
         self._find = find
         self._folder = Folder(Path(path), keep, parquet)
@@ -137,25 +157,20 @@ class Exporter:
 
     async def run(self, once: bool) -> None:
         """Exports. Raises `InvalidArgumentError` and `OSError` as `Folder.open`, and `UnknownNameError`."""
-        newest = await BLOCKING.run(self._folder.open)
         try:
-            await self._export(newest, once)
+            await self._export(await BLOCKING.run(self._folder.open), once)
         finally:
             await BLOCKING.run(self._folder.close)
 
     async def _export(self, newest: Manifest | None, once: bool) -> None:
-        names, modules = await self._names()
-        before = newest or Manifest(0, 0.0, 0.0)
-        of_tables = [
-            ExporterOfTable(self._ps, self._folder, name, before.tables.get(name), self._compress) for name in names
-        ]
-        of_modules = [ExporterOfModule(self._find, self._folder, name, before.modules.get(name)) for name in modules]
-        parts: list[ExporterOfTable | ExporterOfModule] = [*of_tables, *of_modules]
+        before = newest or Manifest(0, "", 0.0, 0.0)
+        parts = await self._parts(before)
+        is_first = True
         while True:
             began, as_of = time.monotonic(), time.time()
             try:
-                for each in parts:
-                    await each.round()
+                for each in list(parts):
+                    await self._round(each, parts, once or is_first)
             except _LOST as error:
                 if once:
                     raise
@@ -163,12 +178,33 @@ class Exporter:
                 for each in parts:
                     each.lost()
             else:
-                tables = {name: of.files for name, of in zip(names, of_tables, strict=True) if of.files}
-                files = {name: of.file for name, of in zip(modules, of_modules, strict=True) if of.file}
+                tables = {of.name: of.files for of in parts if isinstance(of, ExporterOfTable) and of.files}
+                files = {of.name: of.file for of in parts if isinstance(of, ExporterOfModule) and of.file}
                 before = await self._write(before, as_of, tables, files)
+                is_first = False
                 if once:
                     return
             await asyncio.sleep(max(0.0, self._every - (time.monotonic() - began)))
+
+    async def _round(self, part: Part, parts: list[Part], must_be_there: bool) -> None:
+        """A round of one object. One that was deleted is left out from then on, if nobody has named it, and otherwise
+        waited for."""
+        try:
+            await part.round()
+        except UnknownNameError as error:
+            if must_be_there:
+                raise
+            if self._tables is not None or self._modules is not None:
+                raise StaleHandleError(str(error)) from None
+            _log.warning("%r was deleted, and is not exported any more", part.name)
+            parts.remove(part)
+
+    async def _parts(self, before: Manifest) -> list[Part]:
+        names, modules = await self._names()
+        tables = [
+            ExporterOfTable(self._ps, self._folder, each, before.tables.get(each), self._compress) for each in names
+        ]
+        return [*tables, *(ExporterOfModule(self._find, self._folder, each) for each in modules)]
 
     async def _write(
         self, before: Manifest, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]

@@ -98,8 +98,8 @@ class Following:
     async def _all_rows(self) -> AsyncGenerator[Change, None]:
         """All rows, each as of some moment, and after a version from which on owners note what changes."""
         routing = await self._table.follower.follow_all()
-        asked = {owner: self._ask(owner, "read_changes", None, None) for owner in routing.owners}
-        version: Version = {owner: tuple((await each)[0]) for owner, each in asked.items()}
+        asked = {owner: self._ask(owner, "read_changes", None, 0) for owner in routing.owners}
+        version: Version = {owner: tuple(now) for owner, (now, _) in (await _answers(asked)).items()}
         resets = True
         for owner in version:
             begin: int | None = 0
@@ -115,8 +115,8 @@ class Following:
         since, was_behind = self._version, self._is_behind
         if since is None or set(since) != set(self._table.routing.owners):
             raise _TooOldError
-        asked = {owner: self._ask(owner, "read_changes", each, None) for owner, each in since.items()}
-        found = {owner: await each for owner, each in asked.items()}
+        asked = {owner: self._ask(owner, "read_changes", each, 0) for owner, each in since.items()}
+        found = await _answers(asked)
         if any(changed is None for _, changed in found.values()):
             raise _TooOldError
         version: Version = {owner: tuple(now) for owner, (now, _) in found.items()}
@@ -161,6 +161,15 @@ class Following:
                 yield Pending.run(loop, changes.__anext__()).wait()
         finally:
             Pending.run(loop, changes.aclose()).wait()
+
+
+async def _answers(asked: Mapping[str, Pending[Any]]) -> dict[str, Any]:
+    """The answers of all owners, or the first error once all have answered."""
+    answers = await asyncio.gather(*asked.values(), return_exceptions=True)
+    for each in answers:
+        if isinstance(each, BaseException):
+            raise each
+    return dict(zip(asked, answers, strict=True))
 
 
 def _checked(since: Any) -> Version:

@@ -7,12 +7,19 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ps_wire import policies
 from ps_wire.compression.choice import Compress, choice_of
 from ps_wire.compression.registry import check_suitable_for_rows
-from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, StaleHandleError, UnknownNameError
+from ps_wire.errors import (
+    InvalidArgumentError,
+    NameConflictError,
+    PermissionDeniedError,
+    PsError,
+    StaleHandleError,
+    UnknownNameError,
+)
 from ps_wire.runtime.failures import Origin
 from ps_wire.tables import names
 from ps_wire.tables.routing import Routing
@@ -21,9 +28,10 @@ from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
 from trainer_client.tables.following import Follower
-from trainer_client.tables.table import Table, delete_rows
+from trainer_client.tables.table import Table, delete_rows, split, undo
 from trainer_client.tables.together import OptimizerWithTables
-from trainer_client.tables.wanted import Wanted, check_only_tables, check_policies, differences
+from trainer_client.tables.untrainable import Untrainable
+from trainer_client.tables.wanted import Wanted, are_owners, check_only_tables, check_policies, differences
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
@@ -122,7 +130,7 @@ class Tables:
                 f"give a list with {listed!r} in it, [table, *net.parameters()]; the rows of a table are stepped by "
                 "the optimizer that it was made with, ps.table(…, optimizer=tc.tables.Adagrad(…))"
             )
-        tables, rest = _split(listed)
+        tables, rest = split(listed)
         if cls is None and (rest or not tables):
             raise InvalidArgumentError(
                 "parameters need the class of an optimizer, such as torch.optim.SGD, and not None"
@@ -174,7 +182,7 @@ class Tables:
         made = [*first, *await asyncio.gather(*rest, return_exceptions=True)]
         for each in made:
             if isinstance(each, BaseException):
-                await _undo(made)
+                await undo(made)
                 if isinstance(each, NameConflictError) and await self._has_moved(owners, wanted):
                     return await self._found(owners, wanted)
                 raise each
@@ -191,7 +199,7 @@ class Tables:
                 found = await self.attach(session, wanted.name)
                 if found.class_name == names.SHARD:
                     described = await found.call("describe")
-                    is_same = _are_owners(sorted(owners), described) or wanted.owners is None
+                    is_same = are_owners(sorted(owners), described) or wanted.owners is None
                     own = {**described["settings"], "owners": []}
                     return "moves" in described["routing"] and is_same and own == wanted.settings([])
         return False
@@ -242,7 +250,7 @@ class Tables:
         described = await found.call("describe")
         owners = described["routing"]["owners"]
         known, given = {**described["settings"], "owners": sorted(owners)}, wanted.given
-        if _are_owners(given.get("owners"), described):
+        if are_owners(given.get("owners"), described):
             del given["owners"]
         if any(known[each] != value for each, value in given.items()):
             raise NameConflictError(
@@ -252,7 +260,22 @@ class Tables:
         others = await self.sessions.all_of(owner for owner in owners if owner != found.owner)
         shards = await asyncio.gather(*(self.attach(each, name) for each in others))
         every = {found.owner: found} | {each.owner: each for each in shards}
-        return await self._open(every, wanted.policy, wanted.non_finite)
+        if "moves" in described["routing"]:
+            every |= await self._elsewhere(name, every)
+        may_only_read = wanted.policy is None and wanted.non_finite is None
+        return await self._open(every, wanted.policy, wanted.non_finite, may_only_read=may_only_read)
+
+    async def _elsewhere(self, name: str, known: Mapping[str, RemoteObject]) -> dict[str, RemoteObject]:
+        """What connected owners besides these have of a table: an owner that was killed without a log may not know that
+        its rows have moved there."""
+        found = {}
+        for session in self.sessions.by_owner.values():
+            if session.owner not in known and session.state == "connected":
+                with suppress(UnknownNameError):
+                    shard = await self.attach(session, name)
+                    if shard.class_name == names.SHARD:
+                        found[shard.owner] = shard
+        return found
 
     async def _shard(self, session: Session, settings: Mapping[str, Any], replace: bool) -> RemoteObject:
         """The rows of a table on one owner, made now or found there."""
@@ -279,8 +302,10 @@ class Tables:
         policy: Policy | None,
         non_finite: NonFinite | None,
         replace: bool = False,
+        may_only_read: bool = False,
     ) -> Table:
-        """A table whose rows are there on all owners."""
+        """A table whose rows are there on all owners; without an optimizer for who `may_only_read` and has no right to
+        it."""
         described = await asyncio.gather(*(shard.call("describe") for shard in shards.values()))
         routing = reduce(Routing.merged, (Routing.from_plain(each["routing"]) for each in described))
         settings = described[0]["settings"]
@@ -295,7 +320,12 @@ class Tables:
             shards = {**shards, **more}
         kept = {owner: shards[owner] for owner in routing.owners}
         table = Table(settings, routing, kept)
-        table.optimizer = await self._optimizer_of(table, kept, policy, non_finite, replace)
+        try:
+            table.optimizer = await self._optimizer_of(table, kept, policy, non_finite, replace)
+        except PermissionDeniedError as error:
+            if not may_only_read:
+                raise
+            table.optimizer = cast("DistributedOptimizer", Untrainable(error))
         table.follower = Follower(lambda: table.routing, table.known_shards, partial(self._adopt, table))
         table.optimizer.everywhere = table.follower.everywhere
         table.removed = partial(self._remove, table)
@@ -347,7 +377,7 @@ class Tables:
             if session.owner not in table.known_shards:
                 table.known_shards[session.owner] = await self.attach(session, table.name)
         shards = {owner: table.known_shards[owner] for owner in routing.owners}
-        if shards.keys() != table.optimizer.remotes.keys():
+        if not isinstance(table.optimizer, Untrainable) and shards.keys() != table.optimizer.remotes.keys():
             table.optimizer.take_parts(await self._optimizer_of(table, shards))
         table.shards, table.routing = shards, routing
 
@@ -362,34 +392,3 @@ class Tables:
         known = (await self.attach(first.session, table.name)).parameter(names.ROWS)
         if shard.parameter(names.ROWS).requires_grad != known.requires_grad:
             await shard.parameter(names.ROWS).requires_grad_(known.requires_grad)
-
-
-def _are_owners(owners: Sequence[str] | None, described: Mapping[str, Any]) -> bool:
-    """Whether these, in the order of their names, are the owners of a table, or those that it was made on."""
-    its = sorted(described["routing"]["owners"])
-    return owners == its or owners == sorted(described["settings"]["owners"])
-
-
-async def _undo(made: Iterable[RemoteObject | BaseException]) -> None:
-    """Removes what was made on some owners, because others refused."""
-    for each in made:
-        if isinstance(each, RemoteObject) and each.was_made:
-            with suppress(PsError):  # another program was faster, or the owner is gone
-                await delete_rows(each.session, each.name)
-
-
-def _split(listed: Iterable[Any]) -> tuple[list[Table], list[Any]]:
-    """The tables among parameters and groups of parameters, and the rest. Refuses a table in a group."""
-    tables, rest = [], []
-    for each in listed:
-        if isinstance(each, Table):
-            tables.append(each)
-            continue
-        members = each.get("params", ()) if isinstance(each, Mapping) else ()
-        members = members if isinstance(members, (list, tuple)) else [members]
-        if any(isinstance(member, Table) for member in members):
-            raise InvalidArgumentError(
-                "a table has options of its own, so it stands beside groups of parameters, and not inside of one"
-            )
-        rest.append(each)
-    return tables, rest

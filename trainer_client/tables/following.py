@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import torch
 
-from ps_wire.errors import PsError, RowsMovedError
+from ps_wire.errors import PermissionDeniedError, PsError, RowsMovedError
 from ps_wire.tables.routing import Routing
 from trainer_client.pending import DEFAULT, Joined, Pending, results
 
@@ -56,7 +56,8 @@ class Follower:
             theirs = Routing.from_plain(told)
             merged = self.routing().merged(theirs)
             if theirs.merged(merged) is not theirs:
-                await self.call(owner, "agree", merged.to_plain())
+                with suppress(PermissionDeniedError):  # others tell it
+                    await self.call(owner, "agree", merged.to_plain())
             if merged is not self.routing():
                 await self._adopt(merged)
             return merged

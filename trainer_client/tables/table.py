@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
 from ps_wire.codec.dtypes import to_wire
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.nothing import nothing
 from ps_wire.tables.names import ROWS
 from ps_wire.tables.queries import bags_query, rows_query
@@ -27,6 +28,7 @@ from trainer_client.tables.waiting import WaitingTable
 if TYPE_CHECKING:
     from ps_wire.compression.codec import Codec
     from trainer_client.contexts.context import Context
+    from trainer_client.handles.handles import RemoteObject
     from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
 
@@ -223,3 +225,28 @@ class Table(TableContents):
 def delete_rows(session: Session, name: str) -> Pending[None]:
     """Removes the rows of a table from one of its owners only. Raises `UnknownNameError` if there is none."""
     return session.submit(Request(delete=DeleteRequest(name=name, everywhere=True)), None, nothing)
+
+
+async def undo(made: Iterable[RemoteObject | BaseException]) -> None:
+    """Removes what was made on some owners, because others refused."""
+    for each in made:
+        if not isinstance(each, BaseException) and each.was_made:
+            with suppress(PsError):  # another program was faster, or the owner is gone
+                await delete_rows(each.session, each.name)
+
+
+def split(listed: Iterable[Any]) -> tuple[list[Table], list[Any]]:
+    """The tables among parameters and groups of parameters, and the rest. Refuses a table in a group."""
+    tables, rest = [], []
+    for each in listed:
+        if isinstance(each, Table):
+            tables.append(each)
+            continue
+        members = each.get("params", ()) if isinstance(each, Mapping) else ()
+        members = members if isinstance(members, (list, tuple)) else [members]
+        if any(isinstance(member, Table) for member in members):
+            raise InvalidArgumentError(
+                "a table has options of its own, so it stands beside groups of parameters, and not inside of one"
+            )
+        rest.append(each)
+    return tables, rest

@@ -163,3 +163,9 @@ def _short(value: Any) -> str:
         if getattr(option, field.name) != field.default
     ]
     return f"{type(option).__name__}({', '.join(given)})"
+
+
+def are_owners(owners: Sequence[str] | None, described: Mapping[str, Any]) -> bool:
+    """Whether these, in the order of their names, are the owners of a table, or those that it was made on."""
+    its = sorted(described["routing"]["owners"])
+    return owners == its or owners == sorted(described["settings"]["owners"])

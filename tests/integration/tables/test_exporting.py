@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -16,9 +18,10 @@ from torch import nn
 import ps_reader
 import trainer_client as tc
 from ps_reader.layout import Manifest
+from ps_service.tables import feed, reading
 from tests.integration.restarting import Owner
 from tests.integration.tables.moving import table_of, train
-from tests.waiting import until
+from tests.waiting import pauses, until
 from trainer_client.serving.export_folder import twin_of
 
 IDS = torch.arange(-40, 60)
@@ -198,3 +201,99 @@ async def test_parts_are_written_as_parquet_too(ps: tc.Client, tmp_path: Path) -
     assert torch.equal(torch.tensor(list(rows.values())), exact)
     there = {name.removesuffix(".parquet") for name in os.listdir(tmp_path) if name.endswith(".parquet")}
     assert there == {Path(each).stem for each in written[0].tables["items"].parts}
+
+
+async def test_what_is_deleted_is_left_out_unless_it_was_named(ps: tc.Client, tmp_path: Path) -> None:
+    items = await table_of(ps, "items", owners=["ps0"])
+    await ps.table("other", 4)
+    await ps.module(nn.Linear, 1, 1, name="net")
+    async with exporting(ps, tmp_path / "all"), exporting(ps, tmp_path / "named", tables=["items", "other"]):
+        await brought(tmp_path / "all")
+        await brought(tmp_path / "named")
+        await ps.delete("other")
+        await ps.delete("net")
+        await train(ps, items, IDS)
+        version = await brought(tmp_path / "all")
+        assert as_read(version) == await as_owned(items) and list(version.tables) == ["items"] and not version.modules
+        other = await ps.table("other", 8)
+        await other.upsert(IDS, torch.randn(len(IDS), 8))
+        version = await brought(tmp_path / "named")
+        assert as_read(version, "other") == await as_owned(other)
+
+
+async def test_what_the_state_of_a_module_has_besides_is_exported_when_it_alone_changes(
+    ps: tc.Client, tmp_path: Path
+) -> None:
+    net = await ps.module("tests.hosted_models.WithExtraState", name="net")
+    async with exporting(ps, tmp_path):
+        for number in (3, 4):
+            await net.set_extra(number)
+            assert (await brought(tmp_path)).state_dict("net")["_extra_state"].tolist() == [number]
+
+
+async def test_rows_that_were_rounded_are_written_anew_without_rounding(ps: tc.Client, tmp_path: Path) -> None:
+    items = await ps.table("items", 4)
+    await items.upsert(IDS, torch.randn(len(IDS), 4))
+    await ps.export(tmp_path, compress=tc.codecs.BF16())
+    await ps.export(tmp_path)
+    with ps_reader.open(tmp_path) as reader:
+        assert as_read(reader.current) == await as_owned(items)
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "source"])
+async def test_all_rows_are_written_anew_where_files_are_damaged(
+    ps: tc.Client, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    items = await ps.table("items", 4)
+    await items.upsert(IDS, torch.randn(len(IDS), 4))
+    await ps.export(tmp_path)
+    manifest = tmp_path / "version-1.json"
+    plain = json.loads(manifest.read_text())
+    part = tmp_path / plain["tables"]["items"]["parts"][0]
+    if damage == "cut":
+        part.write_bytes(part.read_bytes()[:30])
+    elif damage == "missing":
+        part.unlink()
+    else:
+        plain["tables"]["items"]["source"] = {"zz": 5}
+        manifest.write_text(json.dumps(plain))
+    await ps.export(tmp_path)
+    with ps_reader.open(tmp_path) as reader:
+        assert as_read(reader.current) == await as_owned(items)
+    assert "all rows of table 'items' are exported anew" in caplog.text
+
+
+async def test_an_export_that_is_cancelled_at_any_moment_lets_others_write(ps: tc.Client, tmp_path: Path) -> None:
+    await ps.table("items", 4)
+    for number in range(30):
+        going_on = ps.export(tmp_path, follow=True, every=0.01)
+        await asyncio.sleep(number * 0.001)
+        going_on.cancel()
+        with suppress(tc.errors.CancelledCallError, tc.errors.InvalidArgumentError):
+            await going_on  # the one before may have the folder for a moment
+    assert await eventually(ps, tmp_path)
+
+
+async def eventually(ps: tc.Client, path: Path) -> bool:
+    """Exports, as soon as no other program does."""
+    async with asyncio.timeout(60):
+        for pause in pauses():
+            with suppress(tc.errors.InvalidArgumentError):
+                await ps.export(path)
+                return True
+            await asyncio.sleep(pause)
+    return False
+
+
+async def test_a_table_that_changes_faster_than_it_is_read_is_exported(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST_IDS", 50)
+    monkeypatch.setattr(reading, "PIECE_BYTES", 500)
+    items = await ps.table("items", 4)
+    many = torch.arange(1000)
+    await items.upsert(many, torch.randn(1000, 4))
+    async with exporting(ps, tmp_path):
+        for _ in range(20):
+            await items.upsert(many, torch.randn(1000, 4))
+        assert as_read(await brought(tmp_path)) == await as_owned(items)

@@ -14,6 +14,7 @@ from torch.optim import lr_scheduler
 
 import trainer_client as tc
 from ps_wire.tables.routing import SLOTS
+from tests.conftest import StartOwner
 from tests.integration.support import bits
 from tests.integration.tables.moving import NAMES, Addresses, drawn, rows_of, table_of, train
 from trainer_client.tables.moves import Move
@@ -247,3 +248,17 @@ def test_blocking_programs_move_rows(owners_beside: list[str]) -> None:
         assert (moved.source, moved.target, moved.slots) == ("ps0", "ps1", SLOTS // 2)
         assert items.owners == ["ps0", "ps1"]
         assert sum(len(block["ids"]) for block in items.blocks()) == 100
+
+
+async def test_a_table_is_found_by_name_where_its_rows_are_now(start_owner: StartOwner) -> None:
+    """Also if an owner that was killed has gone back to a time at which it had them all."""
+    servers = [await start_owner(name) for name in ("ps0", "ps1")]
+    async with tc.connect(*(each.address for each in servers)) as ps:
+        items = await table_of(ps, "items")
+        await ps.drain("ps1", tables=[items])
+        earlier = items.routing
+        await ps.drain("ps0", tables=[items])
+        servers[0].engine.registry.named("items").value.take(earlier)
+        for addresses in ([0, 1], [1, 0]):
+            async with tc.connect(*(servers[each].address for each in addresses)) as other:
+                assert (await other.table("items")).owners == ["ps1"]

@@ -236,11 +236,11 @@ async def test_what_is_no_version_is_refused_by_owners(owner: Server, ps: tc.Cli
     items = await ps.table("items", 4)
     call = items.follower.call
     asked: list[tuple[Any, ...]] = [
-        *(("read_changes", since, None) for since in ([1, 2, 3], (1, "2"), 7)),
-        *(("read_changes", None, after) for after in (True, "1")),
+        *(("read_changes", since, 0) for since in ([1, 2, 3], (1, "2"), 7)),
+        *(("read_changes", None, begin) for begin in (True, "1", None, -1, 1 << 63)),
         *(
             ("read_block", 0, False, 0, codec)
-            for codec in (("bf16", 3), ("bf17", {}), ("topk", {"ratio": 0.1}), "bf16")
+            for codec in (("bf16", 3), ("bf17", {}), ("topk", {"ratio": 0.1}), "bf16", ({}, {}))
         ),
         *(("read", ids) for ids in (3, torch.ones(2), torch.ones(2, 2, dtype=torch.int64))),
     ]

@@ -10,10 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ps_service.tables import feed
-from ps_service.tables.feed import Feed
-from ps_service.tables.row_reading import rows_with, values_with
+from ps_service.tables.row_reading import rows_at, values_with, without_rows
 from ps_service.tables.shard import TableShard
-from ps_service.tables.watchers import Watchers
 from ps_wire.codec.trees import mapped
 from ps_wire.tables.options import SGD, LazyAdam
 from ps_wire.tables.versions import RowsVersion
@@ -44,21 +42,22 @@ class Follower:
         self.version: RowsVersion | None = None
         self.resets = 0
 
-    def poll(self, shard: TableShard) -> int:
-        """Takes what has changed; returns how many ids that were named."""
-        ids = shard.feed.since(self.version)
+    def poll(self, shard: TableShard, most: int = 3) -> None:
+        """Takes what has changed, at most so many rows at a time."""
+        since, begin = self.version, 0
         self.version = shard.watchers.version
-        if ids is None:
-            self.rows, self.resets = rows_of(shard), self.resets + 1
-            return len(self.rows)
-        block, gone = rows_with(shard, ids)
-        assert len(ids.unique()) == len(ids) and not set(gone.tolist()) & set(block["ids"].tolist())
-        for id in gone.tolist():
-            self.rows.pop(id, None)
-        self.rows |= {
-            int(id): values.numpy().tobytes() for id, values in zip(block["ids"], block["values"], strict=True)
-        }
-        return len(ids)
+        while begin is not None:
+            found = shard.feed.since(since, begin, most)
+            if found is None:
+                self.rows, self.resets = rows_of(shard), self.resets + 1
+                return
+            block, gone = rows_at(shard, found.numbers), without_rows(shard, found.removed)
+            ids = block["ids"].tolist()
+            assert len(set(ids)) == len(ids) <= most and not set(gone.tolist()) & set(rows_of(shard))
+            for id in gone.tolist():
+                self.rows.pop(id, None)
+            self.rows |= {id: values.numpy().tobytes() for id, values in zip(ids, block["values"], strict=True)}
+            begin = found.begin
 
 
 class Owner:
@@ -102,8 +101,7 @@ def test_a_follower_has_the_rows_at_each_version(
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(feed, "MOST_IDS", most)
-        patched.setattr(feed, "MOST_SEGMENTS", 3)
-        patched.setattr(feed, "_MOST_OPEN", 2)
+        patched.setattr(feed, "SCAN_ROWS", 2)
         run = Run(Clock(), optimizer=optimizer, eviction=eviction, admission=admission)
         owner, often, seldom = Owner(run), Follower(), Follower()
         for operation in operations:
@@ -123,40 +121,42 @@ def test_a_follower_has_the_rows_at_each_version(
                     run.shard.feed.begin_epoch()
                 case ("poll",):
                     seldom.poll(run.shard)
-            often.poll(run.shard)
+            often.poll(run.shard, 1)
             assert often.rows == rows_of(run.shard)
         seldom.poll(run.shard)
         assert seldom.rows == rows_of(run.shard)
 
 
 class World:
-    """A feed, with a clock."""
+    """A shard with a feed, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.watchers = Watchers()
-        self.feed = Feed(self.watchers, lambda: self.now)
+        self.shard = TableShard(1, SGD(0.5))
+        self.feed, self.watchers = self.shard.feed, self.shard.watchers
+        self.feed._clock = lambda: self.now  # type: ignore[misc]
 
     def begin(self) -> RowsVersion:
-        assert self.feed.since(None) is None
+        assert self.feed.since(None, 0, 100) is None
         return self.watchers.version
 
     def change(self, *ids: int) -> None:
-        self.watchers.changed(torch.tensor(ids))
+        self.shard.put({"ids": torch.tensor(ids), "values": torch.randn(len(ids), 1)})
 
-    def since(self, version: RowsVersion) -> list[int] | None:
-        found = self.feed.since(version)
-        return None if found is None else found.tolist()
+    def since(self, version: RowsVersion, most: int = 1 << 20) -> list[int] | None:
+        found = self.feed.since(version, 0, most)
+        return None if found is None else rows_at(self.shard, found.numbers)["ids"].tolist()
 
 
-def test_a_feed_names_each_id_once_and_in_order() -> None:
+def test_a_feed_names_each_row_once() -> None:
     world = World()
     begun = world.begin()
     world.change(3, 1)
     between = world.watchers.version
-    assert world.since(begun) == [1, 3]
+    assert world.since(begun) == [3, 1]
     world.change(2, 3)
-    assert (world.since(begun), world.since(between), world.since(world.watchers.version)) == ([1, 2, 3], [2, 3], [])
+    assert (world.since(begun), world.since(between), world.since(world.watchers.version)) == ([3, 1, 2], [3, 2], [])
+    assert world.since(begun, most=2) == [3, 1]
 
 
 def test_versions_that_nobody_had_are_not_known() -> None:
@@ -168,14 +168,15 @@ def test_versions_that_nobody_had_are_not_known() -> None:
     assert world.since(RowsVersion(epoch, begun.number - 1)) is None
     assert world.since(other.begin()) is None
     assert world.since(begun) == [1]
+    found = world.feed.since(begun, 1 << 40, 10)
+    assert found is not None and not len(found.numbers) and found.begin is None
 
 
 def test_a_feed_that_nobody_asks_notes_nothing_more() -> None:
     world = World()
     begun = world.begin()
     world.now = feed.ABANDONED_SECONDS + 1
-    for number in range(feed._MOST_OPEN):
-        world.change(number)
+    world.change(1)
     assert not world.watchers._all and world.feed.state() is None
     assert world.since(begun) is None, "it begins again"
     begun = world.watchers.version
@@ -183,27 +184,35 @@ def test_a_feed_that_nobody_asks_notes_nothing_more() -> None:
     assert world.since(begun) == [7]
 
 
-def test_a_feed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_feed_keeps_of_rows_that_have_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "MOST_IDS", 1000)
     world = World()
     begun = world.begin()
-    for begin in range(0, 100_000, 100):
-        world.change(*range(begin, begin + 100))
-        world.since(world.watchers.version)
-    assert sum(len(each.ids) for each in world.feed._segments) <= 1000
-    assert len(world.feed._segments) <= feed.MOST_SEGMENTS
+    for low in range(0, 10_000, 100):
+        world.change(*range(low, low + 100))
+        world.shard.remove(torch.arange(low, low + 100))
+        assert sum(len(gone) for _, gone in world.feed._removed) <= 1000
     assert world.since(begun) is None
+    recent = world.watchers.version
+    # Rows that are there need no room, however many change.
+    for _ in range(3):
+        world.change(*range(5000))
+    assert world.since(recent) == list(range(5000))
 
 
-def test_ids_that_change_all_the_time_are_kept_once_for_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "MOST_IDS", 1000)
+def test_a_checkpoint_has_the_latest_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "MOST_IDS", 3)
     world = World()
     begun = world.begin()
-    for _ in range(1000):
-        before = world.watchers.version
-        world.change(*range(100))
-        assert world.since(before) == list(range(100))
-    assert world.since(begun) == list(range(100))
+    world.change(*range(10))
+    between = world.watchers.version
+    world.change(3, 4)
+    state = world.feed.state()
+    assert state is not None and sorted(state["ids"].tolist()) == [3, 4]
+    again = World()
+    again.shard.load(world.shard.blocks())
+    again.feed.load(state)
+    assert again.since(begun) is None and again.since(between) == [3, 4]
 
 
 def test_reading_counts_nothing() -> None:
