@@ -142,7 +142,7 @@ class ExportedTable:
         )
 
     def _begin_base(self, parts: list[str]) -> None:
-        """Makes these parts a base, with its index: parts that have an id twice are put together first."""
+        """Makes these parts a base, whose index has the place of the last row of each id."""
         opened = [self._file(name) for name in parts]
         ids = np.concatenate([each.arrays["ids"] for each in opened])
         places = np.concatenate(
