@@ -62,7 +62,8 @@ class OwnerProcess:
             return True
         self._ended(PATIENCE)
         if not point or self.code != -signal.SIGKILL:
-            raise Violation(f"{self.name} did not start, and ended with {self.code}; see {self.log}")
+            said = self.log.read_text(errors="replace")[-1000:] if self.log.exists() else ""
+            raise Violation(f"{self.name} did not start, and ended with {self.code}; see {self.log}: {said}")
         return False
 
     def arm(self, point: str, count: int) -> None:
