@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.tables.checks import checked_ids
-from ps_service.tables.id_map import MOST_ROWS
 from ps_service.tables.moving import PIECE_BYTES, MovingTable
 from ps_service.tables.row_reading import rows_at, values_with, without_rows
 from ps_wire.compression.codec import is_description
@@ -24,6 +23,8 @@ CHANGED_BYTES: Final = 32 << 20
 
 MOST_READ: Final = 256 << 20
 """The most bytes of rows that are read by their ids at once."""
+
+_MOST_BEGIN: Final = 1 << 62
 
 
 class ReadTable(MovingTable):
@@ -110,7 +111,7 @@ def _sent(block: Block, state: bool, codec: Any) -> dict[str, Any]:
 
 
 def _check_begin(begin: Any) -> None:
-    if type(begin) is not int or not 0 <= begin <= MOST_ROWS:
+    if type(begin) is not int or not 0 <= begin < _MOST_BEGIN:
         raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
 
 

@@ -39,13 +39,14 @@ async def test_what_is_asked_within_the_window_is_one_request(ps: tc.Client, cou
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often tables and modules were read."""
     reads: list[Any] = []
-    for cls in (tc.Table, tc.RemoteModule):
+    for cls, name in ((tc.Table, "read"), (tc.RemoteModule, "for_reading")):
+        plain = getattr(cls, name)
 
-        def read(self: Any, *args: Any, plain: Any = cls.read, **kwargs: Any) -> Any:
+        def read(self: Any, *args: Any, plain: Any = plain, **kwargs: Any) -> Any:
             reads.append(self)
             return plain(self, *args, **kwargs)
 
-        monkeypatch.setattr(cls, "read", read)
+        monkeypatch.setattr(cls, name, read)
     return lambda: len(reads)
 
 

@@ -199,7 +199,8 @@ class RemoteModule(RemoteObject):
 
     def read(self, *args: Any, timeout: float | None = DEFAULT, **kwargs: Any) -> Pending[Any]:
         """Calls the module for those who serve it: in evaluation mode, whatever the mode of this handle is, without
-        gradients, and beside any context. The random numbers of the client's calls go on as if it had not been.
+        gradients, and beside any context. The random numbers of the client's calls go on as if it had not been. If the
+        module offers a method of that name, it is called, as any other.
 
         Args:
             args: Arguments of `forward`, and so are the other `kwargs`.
@@ -208,13 +209,19 @@ class RemoteModule(RemoteObject):
         Raises:
             StaleHandleError, RemoteError: As for `forward`.
         """
-        reading = self.options(timeout=timeout, seed=0).eval()
+        if "read" in self.methods:  # one of its own
+            return self.options(timeout=timeout).call("read", *args, **kwargs)
         with torch.no_grad():
-            return reading(*args, **kwargs)
+            return self.for_reading(timeout)(*args, **kwargs)
+
+    def for_reading(self, timeout: float | None = DEFAULT) -> Self:
+        """A handle that calls as `read` does, within `torch.no_grad()`."""
+        return self.options(timeout=timeout, seed=0).eval()
 
     def changes(self, since: Any = None, *, every: float = 1.0) -> AsyncGenerator[ModuleChange, None]:
         """Follows the parameters and buffers: first all, or those that differ from a version, and from then on those
-        that change. It ends only with an error, or when it is left. The blocking client has the same with `for`.
+        that change. It ends only with an error, or when it is left. The blocking client has the same with `for`. A
+        method of that name that a module offers is called with `call`.
 
         Args:
             since: The version of an earlier `ModuleChange`; None for all. If the owner was started again meanwhile, all

@@ -103,7 +103,8 @@ class ModuleResults:
         return parts
 
     def _read(self, inputs: Inputs) -> Pending[Any]:
-        return self._module.read(*inputs, timeout=self._timeout)
+        with torch.no_grad():
+            return self._module.for_reading(self._timeout)(*inputs)
 
 
 def _batch(inputs: Inputs) -> int:
