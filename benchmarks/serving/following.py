@@ -31,7 +31,7 @@ class Following:
         rows: Rows of the table.
         p50_s, p99_s: Seconds from the acknowledgement of a changed row to the reader that has it.
         base_bytes: Of all rows.
-        delta_bytes: Of a version, the median: what has changed in `every` seconds.
+        delta_bytes: Of a part that is no base, the median: what has changed in `every` seconds. 0 if there was none.
         delta_rows: Rows in it.
     """
 
@@ -55,8 +55,11 @@ async def measure(children: Children, rows: int, every: float, probes: int) -> F
             world.export(folder, every)
             await asyncio.to_thread(_wait, folder)
             with ps_reader.open(folder, every=0.02) as reader:
-                took = [await _arrives(items, reader, number) for number in range(probes)]
-                base, sizes, changed = _sizes(Path(folder))
+                took, seen, base = [], dict[str, tuple[int, int]](), 0
+                for number in range(probes):
+                    took.append(await _arrives(items, reader, number))
+                    base = _note(Path(folder), seen)
+                sizes, changed = zip(*seen.values(), strict=True) if seen else ((0,), (0,))
     p50, p99 = np.percentile(took, [50, 99])
     return Following(rows, p50, p99, base, int(statistics.median(sizes)), int(statistics.median(changed)))
 
@@ -80,9 +83,11 @@ def _wait(folder: str) -> None:
         time.sleep(0.2)
 
 
-def _sizes(folder: Path) -> tuple[int, list[int], list[int]]:
-    """The bytes of all rows; and the bytes and rows of the parts that came later, of the newest version."""
-    table = layout.read_manifest(folder, layout.latest(folder)[0]).tables["items"]
-    base = sum((folder / each).stat().st_size for each in (*table.parts[: table.base], table.index))
-    later = [folder / each for each in table.parts[table.base :] or table.parts[-1:]]
-    return base, [each.stat().st_size for each in later], [len(TensorFile(each).arrays["ids"]) for each in later]
+def _note(folder: Path, seen: dict[str, tuple[int, int]]) -> int:
+    """Notes the bytes and rows of the newest part, if the newest version has one behind its base. Returns the bytes of
+    all rows."""
+    table = layout.read_manifest(folder, layout.latest(folder).version).tables["items"]
+    if len(table.parts) > table.base:
+        name = table.parts[-1]
+        seen[name] = (folder / name).stat().st_size, len(TensorFile(folder / name).arrays["ids"])
+    return sum((folder / each).stat().st_size for each in (*table.parts[: table.base], table.index))
