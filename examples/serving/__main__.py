@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProcessFailed as error:
         print(error, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # which is how it is ended
         pass
     return 0
 

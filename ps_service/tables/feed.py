@@ -20,6 +20,9 @@ MOST_IDS: Final = 1 << 20
 """The most ids of rows that have gone which a feed remembers, and of rows that have changed in a checkpoint: 8 MiB. Who
 asks for what has changed before reads all rows."""
 
+ENTRY_IDS: Final = 64
+"""As how many more ids a removal counts: its tensor takes memory, too, where each removes one row."""
+
 SCAN_ROWS: Final = 1 << 20
 """Rows whose stamps are looked at in one step."""
 
@@ -107,11 +110,13 @@ class Feed:
 
     def removed(self, ids: torch.Tensor) -> None:
         """As `RowWatcher.removed`."""
+        if not len(ids):
+            return
         self._removed.append((self._watchers.version.number, ids.clone()))
-        self._count += len(ids)
+        self._count += len(ids) + ENTRY_IDS
         while self._count > MOST_IDS:
             self._since, gone = self._removed.popleft()
-            self._count -= len(gone)
+            self._count -= len(gone) + ENTRY_IDS
 
     def looked_up(self, numbers: torch.Tensor, ids_of: IdsOf) -> None:
         """As `RowWatcher.looked_up`: that is no change."""
@@ -171,7 +176,7 @@ class Feed:
         self._stamps.grow(self._ids.rows)
         self._stamps.write(numbers[there], state["stamps"][there][:, None])
         self._removed = deque((int(last), gone) for last, gone in state["removed"])
-        self._count = sum(len(gone) for _, gone in self._removed)
+        self._count = sum(len(gone) + ENTRY_IDS for _, gone in self._removed)
         self._since = state["since"]
         self._earlier = dict(list(epochs.items())[-_MOST_EPOCHS:])
         self._asked = self._clock()

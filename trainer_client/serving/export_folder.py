@@ -20,6 +20,7 @@ from ps_reader.errors import ExportError
 from ps_reader.layout import Latest, Manifest, ModuleFile, TableFiles
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
+from trainer_client.tables.files import pyarrow_modules
 
 _LOCK: Final = ".lock"
 _OWN: Final = re.compile(
@@ -31,13 +32,7 @@ class Parquet:
     """Writes parts of tables as Parquet: `id`, `removed`, and `values`, which are null where the row has gone."""
 
     def __init__(self) -> None:
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError:
-            raise InvalidArgumentError("files in the format of Parquet need pyarrow: pip install pyarrow") from None
-        self._arrow: Any = pyarrow
-        self._parquet: Any = parquet
+        self._arrow, self._parquet = pyarrow_modules()
 
     def write(self, path: Path, part: Mapping[str, torch.Tensor]) -> None:
         """Writes a part into a new file."""

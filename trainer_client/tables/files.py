@@ -76,17 +76,21 @@ class Safetensors:
                 yield {name: each[low : min(low + rows, count)].clone() for name, each in slices.items()}
 
 
+def pyarrow_modules() -> tuple[Any, Any]:
+    """`pyarrow` and `pyarrow.parquet`. Raises `InvalidArgumentError` if they are not installed."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InvalidArgumentError("files in the format of Parquet need pyarrow: pip install pyarrow") from None
+    return pyarrow, parquet
+
+
 class Parquet:
     """The same with one column for each part of a block; several numbers for a row are a list of fixed size."""
 
     def __init__(self) -> None:
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError:
-            raise InvalidArgumentError("files in the format of Parquet need pyarrow: pip install pyarrow") from None
-        self._arrow: Any = pyarrow
-        self._parquet: Any = parquet
+        self._arrow, self._parquet = pyarrow_modules()
 
     def write(self, path: Path, block: Block) -> None:
         self._parquet.write_table(self._arrow.table({name: self._column(each) for name, each in block.items()}), path)

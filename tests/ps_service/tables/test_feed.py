@@ -102,6 +102,7 @@ def test_a_follower_has_the_rows_at_each_version(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(feed, "MOST_IDS", most)
         patched.setattr(feed, "SCAN_ROWS", 2)
+        patched.setattr(feed, "ENTRY_IDS", 0)
         run = Run(Clock(), optimizer=optimizer, eviction=eviction, admission=admission)
         owner, often, seldom = Owner(run), Follower(), Follower()
         for operation in operations:
@@ -198,6 +199,17 @@ def test_what_a_feed_keeps_of_rows_that_have_gone_is_bounded(monkeypatch: pytest
     for _ in range(3):
         world.change(*range(5000))
     assert world.since(recent) == list(range(5000))
+
+
+def test_removals_of_one_row_each_are_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "MOST_IDS", 1000)
+    world = World()
+    world.begin()
+    for number in range(200):
+        world.change(number)
+        world.shard.remove(torch.tensor([number]))
+        world.shard.remove(torch.empty(0, dtype=torch.int64))
+    assert len(world.feed._removed) <= 1000 // feed.ENTRY_IDS
 
 
 def test_a_checkpoint_has_the_latest_changes(monkeypatch: pytest.MonkeyPatch) -> None:
