@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-import torch
-
 from ps_service.durability import held_gradients, members, prepared_steps
 from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.durability.log.storage import RecordStorage
@@ -288,9 +286,9 @@ class RequestEffects:
                 self._rows.finish()
             if self._record.effects or answer.granted or self._keeps_answer:
                 answer.position = self._append(trainer, number, answer)
-            elif self._draws():
+            else:
                 # Asked again, it would draw later numbers.
-                self._owner.append(self._record, self._payload)
+                self._owner.append_if_drawn(self._record, self._payload)
             if self._rows is not None and self._owner.acknowledges:
                 answer.position = max(answer.position, self._rows.position)
             self._wait_for_passes(answer)
@@ -326,14 +324,6 @@ class RequestEffects:
         left = [each for each in self._record.effects if each.WhichOneof("kind") != "again"]
         del self._record.effects[:]
         self._record.effects.extend(left)
-
-    def _draws(self) -> bool:
-        """Whether code has drawn from torch's default generator since the last record. That has its state."""
-        generator = torch.get_rng_state().numpy().tobytes()
-        if generator == self._owner.generator:
-            return False
-        self._record.generator = self._owner.generator = generator
-        return True
 
     def _add_if_new(self, object_id: str) -> None:
         """Adds an object that the log does not have: it is being made by another request, which is not committed."""
@@ -390,9 +380,8 @@ class RequestEffects:
         return position
 
     def _write(self) -> int:
-        self._draws()
         self._owner.known |= self._new
-        position = self._owner.append(self._record, self._payload)
+        position = self._owner.append_with_drawn(self._record, self._payload)
         for optimizer, version, before in self._versions:
             self._owner.watermark.note(optimizer, version, position, before)
         return position

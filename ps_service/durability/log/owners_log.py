@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+import torch
+
 from ps_service.durability.log.gradient_forms import GradientForms
 from ps_service.durability.log.table_log import TableLog
 from ps_service.durability.log.watermark import Watermark
@@ -45,8 +47,11 @@ class OwnersLog:
         self.turn = StepLock(engine.parameter_locks.this_thread)
         self._guard = threading.Lock()
         self._locks: WeakKeyDictionary[HostedObject, StepLock] = WeakKeyDictionary()
-        # Of torch, as the last record has it.
-        self.generator = b""
+        # The state of torch's default generator, as the last record has it.
+        self._generator = b""
+        # Held while a record is written that has it: an older state must not come behind a newer one, and what a
+        # request has drawn must not be in the record of another that is not there yet.
+        self._drawing = ReportingLock()
         # The position behind the last note that a pass was opened.
         self.opened_at = 0
         self.came_at = 0
@@ -104,6 +109,26 @@ class OwnersLog:
                 self._owed.append((record.SerializeToString(), [memoryview(bytes(each)) for each in payload.chunks]))
             reason = error.strerror or str(error)
             raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
+
+    def append_with_drawn(self, record: pb.LogRecord, payload: PayloadWriter) -> int:
+        """As `append`, with the state of torch's default generator if code has drawn from it since the last record that
+        has it."""
+        with self._drawing:
+            self._note_drawn(record)
+            return self.append(record, payload)
+
+    def append_if_drawn(self, record: pb.LogRecord, payload: PayloadWriter) -> None:
+        """As `append_with_drawn`, if code has drawn."""
+        with self._drawing:
+            if self._note_drawn(record):
+                self.append(record, payload)
+
+    def _note_drawn(self, record: pb.LogRecord) -> bool:
+        generator = torch.get_rng_state().numpy().tobytes()
+        if generator == self._generator:
+            return False
+        record.generator = self._generator = generator
+        return True
 
     def settle(self) -> None:
         """Appends what could not be appended before. Raises `StorageError`."""
