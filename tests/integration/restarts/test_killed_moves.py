@@ -134,7 +134,7 @@ async def test_a_move_whose_program_is_gone_is_finished_by_trainers(
 
     async def call(move: Move, owner: str, method: str, *args: Any) -> Any:
         result = await original(move, owner, method, *args)
-        if method == "release":
+        if method == "release" and result is not None:  # or the table was not closed any more
             monkeypatch.setattr(Move, "_call", gone)
             raise Gone
         return result
