@@ -71,6 +71,7 @@ _ALL: Final = (
     OperationInfo("history", mutates=False),
     OperationInfo("checkpoint", mutates=False),
     OperationInfo("durable", mutates=False),
+    OperationInfo("snapshot"),
     OperationInfo("move", large=True),
     # It opens no session for its caller, and has no effect the second time.
     OperationInfo("evict", mutates=False),

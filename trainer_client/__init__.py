@@ -44,7 +44,10 @@ if _TYPE_CHECKING:
     from trainer_client.replicas.replica import Replica, Replicas
     from trainer_client.reporting.progress import Progress, StepNumbers, progress
     from trainer_client.reporting.tensorboard import TensorBoard
+    from trainer_client.serving.pinned_module import PinnedModule
+    from trainer_client.serving.pinned_table import PinnedTable
     from trainer_client.serving.readers import Reader
+    from trainer_client.serving.snapshots import Snapshot
     from trainer_client.session.presence import ConnectionState
     from trainer_client.session.stepped import Stepped
     from trainer_client.tables.table import Table
@@ -62,6 +65,8 @@ __all__ = [
     "LocalSteps",
     "ModuleChange",
     "Pending",
+    "PinnedModule",
+    "PinnedTable",
     "Progress",
     "PsError",
     "RRef",
@@ -71,6 +76,7 @@ __all__ = [
     "RemoteParameter",
     "Replica",
     "Replicas",
+    "Snapshot",
     "StepNumbers",
     "Stepped",
     "Table",
@@ -100,6 +106,8 @@ _HOMES: _Final = {
     "LocalSteps": "trainer_client.replicas.local_steps",
     "ModuleChange": "trainer_client.handles.following",
     "Pending": "trainer_client.pending",
+    "PinnedModule": "trainer_client.serving.pinned_module",
+    "PinnedTable": "trainer_client.serving.pinned_table",
     "Progress": "trainer_client.reporting.progress",
     "PsError": "ps_wire.errors",
     "Reader": "trainer_client.serving.readers",
@@ -109,6 +117,7 @@ _HOMES: _Final = {
     "RemoteParameter": "trainer_client.handles.parameters",
     "Replica": "trainer_client.replicas.replica",
     "Replicas": "trainer_client.replicas.replica",
+    "Snapshot": "trainer_client.serving.snapshots",
     "StepNumbers": "trainer_client.reporting.progress",
     "Stepped": "trainer_client.session.stepped",
     "Table": "trainer_client.tables.table",

@@ -58,6 +58,9 @@ def export(
     parquet: Annotated[
         bool, typer.Option("--parquet", help="Write each part of a table as Parquet, too. Needs pyarrow.")
     ] = False,
+    snapshot: Annotated[
+        str | None, typer.Option("--snapshot", help="Name of a snapshot to write, in the place of what there is now.")
+    ] = None,
     beside: Annotated[
         list[str] | None,
         typer.Option("--beside", help="Where another owner listens, without a group; once for each."),
@@ -87,6 +90,7 @@ def export(
                 keep=keep,
                 compress=codec,
                 parquet=parquet,
+                snapshot=snapshot,
                 when_written=told,
             )
             if threading.current_thread() is threading.main_thread():

@@ -9,6 +9,7 @@ from torch import nn
 
 from ps_service.durability import rounds
 from ps_service.durability.object_states import CannotBeKept
+from ps_service.hosting.pinned import Pinned
 from ps_service.measures.curve_messages import message_of
 from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.codec.trees import parts_of
@@ -64,6 +65,8 @@ def object_record(
     record.identity, record.namespace = hosted.account
     prefix = hosted.name or f"{hosted.class_name.rpartition('.')[2]}-{hosted.ref.object_id[:8]}"
     spec = hosted.creation_spec
+    if isinstance(hosted.value, Pinned):
+        raise CannotBeKept("it belongs to a snapshot, which is in memory alone; ps-service export --snapshot keeps it")
     if spec is None:
         if isinstance(hosted.value, nn.Parameter):
             raise CannotBeKept("it is part of another object; handles to parts are not saved")

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from ps_service.execution.in_time import in_time
 from ps_service.training import state_dicts
+from ps_service.training.no_steps import StillBusy
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
-
-
-class StillBusy(Exception):
-    """Hosted code holds what would have to be read; the message says where."""
 
 
 class CannotBeKept(Exception):
@@ -73,23 +66,6 @@ def live_state_of(engine: Engine, until: float, hosted: HostedObject) -> Any:
         raise StillBusy(f"the state of {hosted} could not be read, because hosted code is running in it") from None
 
 
-@contextmanager
-def no_steps(objects: Iterable[HostedObject], patience: float) -> Iterator[None]:
-    """Lets the optimizers among these objects apply no step while the block runs. Steps wait; passes go on.
-
-    Raises `StillBusy` if steps that are being applied take longer than `patience` seconds in all.
-    """
-    until = time.monotonic() + patience
-    optimizers = [(each.value, each) for each in objects if isinstance(each.value, HostedOptimizer)]
-    with ExitStack() as stack:
-        # In the order of steps that apply to several optimizers at once.
-        for optimizer, hosted in sorted(optimizers, key=lambda each: each[0].number):
-            if not optimizer.lock.acquire(seconds=max(until - time.monotonic(), 0.0)):
-                raise StillBusy(f"a step of {hosted} takes longer than {patience:g} s")
-            stack.callback(optimizer.lock.release)
-        yield
-
-
 def _tried(read: Callable[[], Any]) -> Any:
     try:
         return read()
@@ -99,17 +75,8 @@ def _tried(read: Callable[[], Any]) -> Any:
 
 def within(until: float, read: Callable[[], Any]) -> Any:
     """The result of a function, if it returns in time; if not, its thread is left running."""
-    state: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            state.set_result(_tried(read))
-        except CannotBeKept as error:
-            state.set_exception(error)
-
-    threading.Thread(target=run, name="ps-checkpoint", daemon=True).start()
     try:
-        return state.result(max(until - time.monotonic(), 0.0))
+        return in_time(until, partial(_tried, read))
     except TimeoutError:
         raise OutOfTime("its state could not be read because hosted code is still running") from None
 

@@ -13,11 +13,12 @@ import torch
 from ps_service.durability import prepared_steps
 from ps_service.durability.books import Bookkeeping, add_answers, continued
 from ps_service.durability.object_records import Records
-from ps_service.durability.object_states import live_state_of, no_steps, state_of
+from ps_service.durability.object_states import live_state_of, state_of
 from ps_service.durability.run_records import runs_of
 from ps_service.durability.store import finished
 from ps_service.durability.tensors import TensorWriter
 from ps_service.durability.value_files import FileStorage
+from ps_service.training.no_steps import no_steps
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from torch import nn
 from ps_service.functions.layers import LayerCheck
 from ps_service.hosting.fingerprints import NO_FINGERPRINT, Fingerprint
 from ps_service.hosting.internals import Internals
+from ps_service.hosting.pinned import Pinned
 from ps_service.hosting.views import Views
 from ps_service.quotas.accounts import NOBODY
 from ps_service.tables.stand_in import RowsOfTable
@@ -168,7 +169,10 @@ class HostedObject:
 
     @functools.cached_property
     def size(self) -> tuple[int, int]:
-        """Elements of its parameters, and bytes of its parameters and buffers, when this was first asked for."""
+        """Elements of its parameters, and bytes of its parameters and buffers, when this was first asked for. Those of
+        what is in a snapshot count for it."""
+        if isinstance(self.value, Pinned):
+            return self.value.elements, self.value.nbytes
         own = list(self.parameters.values())
         buffers = self.value.buffers() if self.is_module else ()
         return sum(each.numel() for each in own), sum(each.numel() * each.element_size() for each in (*own, *buffers))

@@ -232,6 +232,7 @@ class TableRef:
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TableRef:
+        memo[id(self)] = self  # so that who copies something finds the tables in it
         return self
 
     def __reduce__(self) -> NoReturn:

@@ -48,6 +48,7 @@ _ALL: Final = (
     Point("history", roles.READER),
     Point("checkpoint", roles.ADMIN),
     Point("durable", roles.TRAINER),
+    Point("snapshot", roles.TRAINER, plain.ASKS_FOR_SNAPSHOT),
     Point("move", roles.ADMIN, plain.ACCEPT),
     Point("evict", roles.ADMIN),
 )

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ps_service.hosting.marks import marks_of
+from ps_service.hosting.pinned import Pinned
 from ps_service.training.schedulers import HostedScheduler
 from ps_wire.tables.names import CHANGES_ROWS, EVICT
 
@@ -36,7 +37,7 @@ def changes(effects: Effects, objects: Iterable[HostedObject]) -> Iterator[None]
             before.append((each, marks_of(each)))
         elif each.is_table:
             effects.uses_rows(each)
-        elif each.is_tensor or isinstance(each.value, HostedScheduler):
+        elif each.is_tensor or isinstance(each.value, HostedScheduler | Pinned):
             continue
         elif each.has_state or each.creation_spec is None:  # others are not kept
             effects.check(0)

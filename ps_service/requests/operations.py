@@ -20,6 +20,7 @@ from ps_service.requests import (
     replicas,
     reported_values,
     reporting,
+    snapshots,
     spanning,
     steps,
 )
@@ -113,6 +114,7 @@ _ALL: Final = (
     _operation("history", reporting.history, expected_seconds=inline.short),
     _operation("checkpoint", administration.checkpoint, apart=True),
     _operation("durable", durable.durable),
+    _operation("snapshot", snapshots.snapshot),
     _operation("move", moving.move, apart=True),
     _operation("evict", administration.evict, expected_seconds=inline.short),
 )

@@ -13,7 +13,7 @@ from ps_wire.v1.operations_pb2 import MOVE_ACCEPT
 if TYPE_CHECKING:
     from ps_service.access.access import Access
     from ps_service.access.identities import Identity
-    from ps_wire.v1.operations_pb2 import CallRequest, FetchRequest, MoveRequest, SetOptionsRequest
+    from ps_wire.v1.operations_pb2 import CallRequest, FetchRequest, MoveRequest, SetOptionsRequest, SnapshotRequest
 
 
 def _is_forward(request: CallRequest) -> bool:
@@ -33,6 +33,10 @@ def _is_accept(request: MoveRequest) -> bool:
     return request.action == MOVE_ACCEPT
 
 
+def _asks_for_snapshot(request: SnapshotRequest) -> bool:
+    return not request.objects and not request.remove
+
+
 def check_code(access: Access, identity: Identity, request: CallRequest, code: object) -> None:
     """Raises `PermissionDeniedError` if an identity may not call a method or function."""
     method = request.method or "forward"
@@ -48,4 +52,5 @@ BY_NAME: Final = {name: bit for bit, name in roles.NAMES.items() if bit != roles
 FORWARD: Final = Plain(roles.READER, _is_forward, "a call outside of passes that keeps nothing")
 RESULT: Final = Plain(roles.READER, _is_result, "a result, and not a parameter")
 OPTIONS: Final = Plain(roles.TRAINER, _is_options, "options without a policy")
+ASKS_FOR_SNAPSHOT: Final = Plain(roles.READER, _asks_for_snapshot, "asking for a snapshot, and not making one")
 ACCEPT: Final = Plain(roles.READER, _is_accept, "following an object that has moved")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
+from ps_service.hosting.pinned import Pinned
 from ps_service.measures.curve_messages import message_of
 from ps_service.measures.events import MOST_EVENTS
 from ps_service.measures.histogram import quantile
@@ -133,6 +134,8 @@ def _first(objects: list[HostedObject], most: int) -> list[HostedObject]:
 def _object(hosted: HostedObject) -> pb.ObjectStatus:
     if isinstance(hosted.value, RowsOfTable):
         elements, nbytes = hosted.value.shard.size * hosted.value.shard.dim, hosted.value.shard.memory
+    elif isinstance(hosted.value, Pinned):
+        elements, nbytes = hosted.value.elements, hosted.value.nbytes
     else:
         elements, nbytes = hosted.size
     return pb.ObjectStatus(
@@ -141,6 +144,7 @@ def _object(hosted: HostedObject) -> pb.ObjectStatus:
         parameters=elements,
         bytes=nbytes,
         references=hosted.references,
+        snapshot=hosted.value.snapshot if isinstance(hosted.value, Pinned) else "",
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.tables.checks import checked_ids, checked_offsets
+from ps_service.tables.pinned_part import PinnedPart
 from ps_service.tables.preparing import PREPARATION
 from ps_service.tables.reading import ReadTable
 from ps_service.tables.shard import TURN_ROWS, TableShard
@@ -278,6 +279,10 @@ class HostedTable(ReadTable):
     def describe(self) -> dict[str, Any]:
         """What it was made with, and which owner has which rows."""
         return {"settings": self.settings, "routing": self.routing.to_plain()}
+
+    def pin(self) -> PinnedPart:
+        """The rows as they are now, which stay so for who has this."""
+        return PinnedPart(self, self.settings)
 
     def state_dict(self) -> dict[str, Any]:
         """All rows, in blocks, which owner has which, what admission remembers, the number of the last restore, the

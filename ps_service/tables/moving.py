@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from ps_service.tables.answers import PIECE_BYTES
 from ps_service.tables.row_reading import ids_between, rows_with
 from ps_service.tables.shard import TURN_ROWS
 from ps_service.tables.slot_changes import SlotChanges
@@ -26,9 +27,6 @@ from ps_wire.tables.routing import CLOSED, LONGEST_CLOSED, SLOTS, Routing, slots
 
 if TYPE_CHECKING:
     from ps_service.tables.shard import Block, TableShard
-
-PIECE_BYTES: Final = 4 << 20
-"""About the most bytes of rows that are read at once."""
 
 MOST_APPLIED: Final = 4096
 """The most passes of which is remembered that other owners have applied steps."""

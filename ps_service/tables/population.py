@@ -34,8 +34,7 @@ _UNTOLD: Final = nullcontext()
 
 class Population:
     """The ids of a shard, and their rows. It is used under the lock of the shard. Ids that `gate` does not admit read
-    the row `default`; both are None if every id gets a row. `seen` is None if nothing is evicted. The `log` is told
-    what changes; None if nobody wants to know."""
+    the row `default`; both are None if every id gets a row. `seen` is None if nothing is evicted, `log` without one."""
 
     def __init__(
         self,
@@ -67,7 +66,7 @@ class Population:
         self.seen: Final = None if eviction is None else Seen(most, eviction)
         self.statistics: Final = Statistics()
         self.log: RowLog | None = None
-        self.watchers: Final = Watchers(id_map.ids_of)
+        self.watchers: Final = Watchers(id_map)
         self._write_default()
 
     def count_in(self, budget: TableBudget, title: str) -> None:
@@ -109,9 +108,10 @@ class Population:
         return numbers if self.default is None else numbers.masked_fill_(missing, self.default)
 
     def put(self, ids: torch.Tensor) -> torch.Tensor:
-        """The rows of ids that are loaded, which all get one. Raises as `look_up`."""
+        """The rows of ids that are about to be loaded, which all get one. Raises as `look_up`."""
         before = self.statistics.added
         numbers = self._add(ids, ids)
+        self.watchers.changing(numbers)
         self.statistics.loaded += self.statistics.added - before
         self.statistics.added = before
         if self.seen is not None:
@@ -181,6 +181,7 @@ class Population:
             self._clear()
 
     def _clear(self) -> None:
+        self.watchers.clearing()
         self.map.clear()
         self._rows.clear()
         self.generations.clear()
@@ -274,6 +275,7 @@ class Population:
         if change.kind == "seen":
             columns["seen"] = torch.full((len(numbers),), change.time)
         elif change.kind == "images":
+            self.watchers.changing(numbers)
             self.watchers.written(numbers)
             self._rows.values.write(numbers, columns["values"])
             for name, storage in self._rows.states.items():
@@ -311,9 +313,8 @@ class Population:
         try:
             numbers, new = self.map.find_or_add(ids, most)
         except TooLargeError:
-            self._budget.note(
-                self, self.nbytes, self.map.rows
-            )  # the map may have made room for ids that were taken back
+            # The map may have made room for ids that were taken back.
+            self._budget.note(self, self.nbytes, self.map.rows)
             if not self._make_room(ids, kept, most):
                 raise self._exceeded(ids, most) from None
             used = self.map.rows
@@ -372,6 +373,7 @@ class Population:
         """Removes the rows of ids, and ends their keys. Returns how many there were."""
         if self.log is not None and len(ids):
             self._tell("removed", {"ids": ids})
+        self.watchers.removing(ids)
         freed = self.map.remove(ids)
         self.watchers.removed(ids)
         self.generations.free(freed)

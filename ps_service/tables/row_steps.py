@@ -42,6 +42,7 @@ class RowSteps:
         needs_ids = self._groups.groups or rows.values.dtype is not torch.float32
         ids = self._population.map.ids_of(numbers) if needs_ids else numbers
         rates = self._groups.rates(ids, options.lr, getattr(options, "weight_decay", 0.0))
+        self._population.watchers.changing(numbers)
         self._kernels.update(rows, numbers, dataclasses.replace(gradients, ids=ids), rates)
         self._population.watchers.written(numbers)
 

@@ -1,15 +1,19 @@
-"""Who is told that rows of a shard change, besides the log: feeds of changes, and moves to other owners."""
+"""Who is told that rows of a shard change, besides the log: feeds of changes, moves to other owners, and what keeps
+rows as they were."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+from weakref import ref
 
 from ps_wire.tables.versions import RowsVersion
 
 if TYPE_CHECKING:
     import torch
+
+    from ps_service.tables.id_map import IdMap
 
     IdsOf = Callable[[torch.Tensor], torch.Tensor]
     """The ids of rows, by their numbers."""
@@ -31,12 +35,25 @@ class RowWatcher(Protocol):
         """All rows were removed."""
 
 
+class RowKeeper(Protocol):
+    """Is told before rows change, under the lock of the shard."""
+
+    def keep(self, numbers: torch.Tensor) -> None:
+        """Rows with these numbers, int64 [n], are about to change or to go, or have just been added."""
+
+
+_CLEARED_ROWS: Final = 1 << 16
+"""Rows that are kept at once before all are removed."""
+
+
 class Watchers:
     """The watchers of one shard, and the number of its changes. It is used under the lock of the shard."""
 
-    def __init__(self, ids_of: IdsOf) -> None:
-        self._ids_of = ids_of
+    def __init__(self, ids: IdMap) -> None:
+        self._ids: Final = ids
+        self._ids_of: IdsOf = ids.ids_of
         self._all: tuple[RowWatcher, ...] = ()
+        self._keepers: tuple[ref[RowKeeper], ...] = ()
         self._epoch = secrets.randbits(53)
         self._number = 0
 
@@ -57,6 +74,30 @@ class Watchers:
     def drop(self, watcher: RowWatcher) -> None:
         """Does not tell it any more, if it was told."""
         self._all = tuple(each for each in self._all if each is not watcher)
+
+    def tell_before(self, keeper: RowKeeper) -> None:
+        """Tells a keeper of rows from now on, as long as somebody else refers to it."""
+        self._keepers = (*self._keepers, ref(keeper))
+
+    def changing(self, numbers: torch.Tensor) -> None:
+        """As `RowKeeper.keep`."""
+        for each in self._keepers:
+            if (keeper := each()) is None:
+                self._keepers = tuple(other for other in self._keepers if other is not each)
+            else:
+                keeper.keep(numbers)
+
+    def removing(self, ids: torch.Tensor) -> None:
+        """The rows of these ids, int64 [n], are about to go, as far as there are any."""
+        if self._keepers:
+            numbers = self._ids.find(ids)
+            self.changing(numbers[numbers >= 0])
+
+    def clearing(self) -> None:
+        """All rows are about to go."""
+        for begin in range(0, self._ids.rows if self._keepers else 0, _CLEARED_ROWS):
+            _, in_use = self._ids.between(begin, begin + _CLEARED_ROWS)
+            self.changing(begin + in_use.nonzero()[:, 0])
 
     def written(self, numbers: torch.Tensor) -> None:
         """As that of a watcher."""

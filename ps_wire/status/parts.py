@@ -166,8 +166,9 @@ class ObjectStatus(Readable):
         name: Its name; empty for an anonymous object.
         class_name: Its class.
         parameters: Elements of its parameters.
-        bytes: Bytes of its parameters and buffers.
+        bytes: Bytes of its parameters and buffers; of what is in a snapshot, those that it takes besides the object.
         references: References of trainers.
+        snapshot: Of what is in a snapshot, the name of that; empty for others.
     """
 
     name: str
@@ -175,6 +176,7 @@ class ObjectStatus(Readable):
     parameters: int
     bytes: int
     references: int
+    snapshot: str
 
 
 @dataclass(frozen=True, slots=True)

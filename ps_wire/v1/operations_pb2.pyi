@@ -1059,18 +1059,20 @@ class StatusRequest(_message.Message):
     def __init__(self, most: _Optional[int] = ..., events: _Optional[int] = ..., events_after: _Optional[int] = ..., without_objects: bool = ...) -> None: ...
 
 class ObjectStatus(_message.Message):
-    __slots__ = ("name", "class_name", "parameters", "bytes", "references")
+    __slots__ = ("name", "class_name", "parameters", "bytes", "references", "snapshot")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAME_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     name: str
     class_name: str
     parameters: int
     bytes: int
     references: int
-    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., references: _Optional[int] = ...) -> None: ...
+    snapshot: str
+    def __init__(self, name: _Optional[str] = ..., class_name: _Optional[str] = ..., parameters: _Optional[int] = ..., bytes: _Optional[int] = ..., references: _Optional[int] = ..., snapshot: _Optional[str] = ...) -> None: ...
 
 class OptimizerStatus(_message.Message):
     __slots__ = ("name", "class_name", "version", "parameters", "policy", "members", "waiting_for", "lr", "steps_per_second", "staleness_p50", "staleness_p99", "owners", "durable_version")
@@ -1478,6 +1480,34 @@ class CheckpointReply(_message.Message):
     held_seconds: float
     left_out: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, owner: _Optional[str] = ..., folder: _Optional[str] = ..., objects: _Optional[int] = ..., bytes: _Optional[int] = ..., seconds: _Optional[float] = ..., held_seconds: _Optional[float] = ..., left_out: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SnapshotPart(_message.Message):
+    __slots__ = ("owner", "name")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    name: str
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class SnapshotRequest(_message.Message):
+    __slots__ = ("name", "objects", "parts", "remove")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    objects: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
+    parts: _containers.RepeatedCompositeFieldContainer[SnapshotPart]
+    remove: bool
+    def __init__(self, name: _Optional[str] = ..., objects: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[SnapshotPart, _Mapping]]] = ..., remove: bool = ...) -> None: ...
+
+class SnapshotReply(_message.Message):
+    __slots__ = ("objects", "parts")
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    objects: _containers.RepeatedCompositeFieldContainer[ObjectInfo]
+    parts: _containers.RepeatedCompositeFieldContainer[SnapshotPart]
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectInfo, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[SnapshotPart, _Mapping]]] = ...) -> None: ...
 
 class DurableRequest(_message.Message):
     __slots__ = ("position",)

@@ -249,6 +249,11 @@ class OwnerStub(object):
                 request_serializer=ps__wire_dot_v1_dot_operations__pb2.MoveRequest.SerializeToString,
                 response_deserializer=ps__wire_dot_v1_dot_operations__pb2.MoveReply.FromString,
                 _registered_method=True)
+        self.Snapshot = channel.unary_unary(
+                '/ps_wire.v1.Owner/Snapshot',
+                request_serializer=ps__wire_dot_v1_dot_operations__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=ps__wire_dot_v1_dot_operations__pb2.SnapshotReply.FromString,
+                _registered_method=True)
 
 
 class OwnerServicer(object):
@@ -509,6 +514,12 @@ class OwnerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Snapshot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OwnerServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -721,6 +732,11 @@ def add_OwnerServicer_to_server(servicer, server):
                     servicer.Move,
                     request_deserializer=ps__wire_dot_v1_dot_operations__pb2.MoveRequest.FromString,
                     response_serializer=ps__wire_dot_v1_dot_operations__pb2.MoveReply.SerializeToString,
+            ),
+            'Snapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=ps__wire_dot_v1_dot_operations__pb2.SnapshotRequest.FromString,
+                    response_serializer=ps__wire_dot_v1_dot_operations__pb2.SnapshotReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1860,6 +1876,33 @@ class Owner(object):
             '/ps_wire.v1.Owner/Move',
             ps__wire_dot_v1_dot_operations__pb2.MoveRequest.SerializeToString,
             ps__wire_dot_v1_dot_operations__pb2.MoveReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ps_wire.v1.Owner/Snapshot',
+            ps__wire_dot_v1_dot_operations__pb2.SnapshotRequest.SerializeToString,
+            ps__wire_dot_v1_dot_operations__pb2.SnapshotReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,7 +24,10 @@ from trainer_client.pending import Pending
 from trainer_client.replicas.local_steps import LocalSteps
 from trainer_client.replicas.pushing import Pushing
 from trainer_client.replicas.replica import Replica, Replicas
+from trainer_client.serving.pinned_module import PinnedModule
+from trainer_client.serving.pinned_table import PinnedTable
 from trainer_client.serving.readers import Reader
+from trainer_client.serving.snapshots import Snapshot
 from trainer_client.tables.schedules import SchedulerWithTables
 from trainer_client.tables.table import Table
 from trainer_client.tables.together import OptimizerWithTables
@@ -37,7 +40,7 @@ T = TypeVar("T")
 
 _WRAPPED = (
     *(OffersPasses, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
-    *(LookedUp, OptimizerWithTables, Reader, SchedulerWithTables, Table),
+    *(LookedUp, OptimizerWithTables, Reader, SchedulerWithTables, Table, Snapshot, PinnedTable, PinnedModule),
 )
 
 _IN_THIS_THREAD = {
@@ -46,6 +49,7 @@ _IN_THIS_THREAD = {
     (DistributedOptimizer, "step"): "apply",
     (OptimizerWithTables, "step"): "apply",
     (RemoteModule, "changes"): "changes_in_thread",
+    (PinnedTable, "blocks"): "blocks_in_thread",
     (Table, "blocks"): "blocks_in_thread",
     (Table, "changes"): "changes_in_thread",
 }

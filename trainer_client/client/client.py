@@ -29,6 +29,7 @@ from trainer_client.optimizers import attaching, creation, scheduler
 from trainer_client.pending import DEFAULT, Joined, Pending
 from trainer_client.replicas.replica import Replicas
 from trainer_client.serving.offered import OffersReading
+from trainer_client.serving.snapshots import OffersSnapshots
 from trainer_client.tables.creation import Tables
 from trainer_client.tables.offered import OffersTables
 from trainer_client.tables.table import Table
@@ -52,7 +53,7 @@ _MAKERS: Final = Makers(
 )
 
 
-class Client(OffersPasses, Connected, OffersTables, OffersTraining, OffersDurability, OffersReading):
+class Client(OffersPasses, Connected, OffersTables, OffersTraining, OffersDurability, OffersReading, OffersSnapshots):
     """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
 
     Every operation returns a `Pending`: await it, or call `wait()` in a plain thread. Besides the errors listed with

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,10 +20,10 @@ from trainer_client.serving.exported_table import ExportedTable
 
 if TYPE_CHECKING:
     from ps_wire.compression.codec import Codec
-    from ps_wire.status import OwnerStatus
     from trainer_client.handles.following import FollowingModule
-    from trainer_client.handles.handles import RemoteModule, RemoteObject
-    from trainer_client.pending import Pending
+    from trainer_client.handles.handles import RemoteModule
+    from trainer_client.serving.pinned_module import PinnedModule
+    from trainer_client.serving.pinned_table import PinnedChanges, PinnedTable
     from trainer_client.tables.changes import Following
     from trainer_client.tables.table import Table
 
@@ -33,33 +33,34 @@ _LOST: Final = (SessionLostError, StaleHandleError, UnavailableError)
 """Errors after which objects are asked for again: an owner was started again, or is about to."""
 
 
-FindModule = Callable[[str], Awaitable["RemoteModule"]]
-"""Gives the module of a name."""
+class Source(Protocol):
+    """Where an exporter has its objects from."""
 
+    async def names(self) -> tuple[list[str], list[str]]:
+        """The names of all tables and of all modules."""
 
-class Client(Protocol):
-    """What an exporter needs of a client."""
+    async def find_table(self, name: str) -> Table | PinnedTable:
+        """The table of a name. Raises `UnknownNameError`."""
 
-    @property
-    def owners(self) -> list[str]: ...
-    def table(self, name: str) -> Pending[Table]: ...
-    def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]: ...
-    def status(self, owner: str = "") -> Pending[OwnerStatus]: ...
+    async def find_module(self, name: str) -> RemoteModule | PinnedModule:
+        """The module of a name. Raises `UnknownNameError`."""
 
 
 class ExporterOfTable:
     """Brings what changes in one table into the folder."""
 
-    def __init__(self, ps: Client, folder: Folder, name: str, files: TableFiles | None, compress: Codec | None) -> None:
-        self._ps, self._folder, self.name, self._compress = ps, folder, name, compress
+    def __init__(
+        self, source: Source, folder: Folder, name: str, files: TableFiles | None, compress: Codec | None
+    ) -> None:
+        self._source, self._folder, self.name, self._compress = source, folder, name, compress
         self._first = files
-        self._following: Following | None = None
+        self._following: Following | PinnedChanges | None = None
         self._exported: ExportedTable | None = None
 
     async def round(self) -> None:
         """Takes what has changed by now."""
         if self._following is None:
-            table = await self._ps.table(self.name)
+            table = await self._source.find_table(self.name)
             files = self._first if self._exported is None else self._exported.files
             codec = "" if self._compress is None else repr(self._compress)
             make = partial(ExportedTable, self._folder, self.name, table.dim, table.dtype, codec, files)
@@ -83,10 +84,10 @@ class ExporterOfModule:
     """The same for one module, whose state is one file. What its state has besides parameters and buffers is looked at
     in each round, because nothing counts its changes."""
 
-    def __init__(self, find: FindModule, folder: Folder, name: str) -> None:
-        self._find, self._folder, self.name = find, folder, name
-        self._module: RemoteModule | None = None
-        self._following: FollowingModule | None = None
+    def __init__(self, source: Source, folder: Folder, name: str) -> None:
+        self._source, self._folder, self.name = source, folder, name
+        self._module: RemoteModule | PinnedModule | None = None
+        self._following: FollowingModule | PinnedModule | None = None
         self._names: set[str] = set()
         self._others: dict[str, torch.Tensor] | None = None
         self.file: ModuleFile | None = None
@@ -94,7 +95,7 @@ class ExporterOfModule:
     async def round(self) -> None:
         """As that of a table."""
         if self._following is None or self._module is None:
-            self._module = await self._find(self.name)
+            self._module = await self._source.find_module(self.name)
             self._following = self._module.following(None, 0.0)
         change = await self._following.round()
         if change is not None:
@@ -133,8 +134,7 @@ class Exporter:
 
     def __init__(
         self,
-        ps: Client,
-        find: FindModule,
+        source: Source,
         path: str | Path,
         tables: Sequence[str] | None,
         modules: Sequence[str] | None,
@@ -147,8 +147,7 @@ class Exporter:
         for names in (tables, modules):
             if isinstance(names, str):
                 raise InvalidArgumentError(f"names of tables and modules are a list, [{names!r}], not {names!r}")
-        self._ps = ps
-        self._find = find
+        self._source = source
         self._folder = Folder(Path(path), keep, parquet)
         self._tables, self._modules = tables, modules
         self._every = every
@@ -200,11 +199,13 @@ class Exporter:
             parts.remove(part)
 
     async def _parts(self, before: Manifest) -> list[Part]:
-        names, modules = await self._names()
+        names, modules = list(self._tables or ()), list(self._modules or ())
+        if self._tables is None and self._modules is None:
+            names, modules = await self._source.names()
         tables = [
-            ExporterOfTable(self._ps, self._folder, each, before.tables.get(each), self._compress) for each in names
+            ExporterOfTable(self._source, self._folder, each, before.tables.get(each), self._compress) for each in names
         ]
-        return [*tables, *(ExporterOfModule(self._find, self._folder, each) for each in modules)]
+        return [*tables, *(ExporterOfModule(self._source, self._folder, each) for each in modules)]
 
     async def _write(
         self, before: Manifest, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]
@@ -216,12 +217,3 @@ class Exporter:
         written = await BLOCKING.run(self._folder.publish, before.version + 1, as_of, tables, modules)
         self._when_written(written)
         return written
-
-    async def _names(self) -> tuple[list[str], list[str]]:
-        """The names of tables and modules that are exported: all there are, unless some were named."""
-        if self._tables is not None or self._modules is not None:
-            return list(self._tables or ()), list(self._modules or ())
-        found = [await self._ps.status(owner) for owner in self._ps.owners]
-        tables = sorted({each.name for status in found for each in status.tables})
-        named = {each.name for status in found for each in status.objects if each.name and each.parameters}
-        return tables, sorted(named - set(tables))

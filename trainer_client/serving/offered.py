@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ps_wire.errors import InvalidArgumentError, UnknownNameError
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_seconds, check_whole
 from ps_wire.runtime.nothing import nothing
 from trainer_client.handles.handles import RemoteModule
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.serving.exporter import Exporter
+from trainer_client.serving.live_objects import LiveObjects
+from trainer_client.serving.pinned_module import PinnedModule
+from trainer_client.serving.pinned_table import PinnedTable
 from trainer_client.serving.readers import MOST_IDS, MOST_SAMPLES, ModuleResults, Reader, TableRows
 from trainer_client.serving.window import Window
 from trainer_client.tables.table import Table
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from ps_reader.layout import Manifest
     from ps_wire.compression.codec import Codec
-    from trainer_client.serving.exporter import Client
+    from trainer_client.serving.live_objects import Client
 
 
 class OffersReading:
@@ -35,7 +36,7 @@ class OffersReading:
 
     def reader(
         self,
-        target: Table | RemoteModule,
+        target: Table | RemoteModule | PinnedTable | PinnedModule,
         *,
         window_ms: float = 2.0,
         most: int | None = None,
@@ -45,9 +46,9 @@ class OffersReading:
         """A reader of a table or a module for many concurrent callers, whose questions it asks together.
 
         Args:
-            target: A table, which it reads as `Table.read`; or a module, which it calls as `RemoteModule.read`. The
-                inputs of a module become one batch along their first sizes, so it has to treat samples alone, as models
-                do in evaluation mode; its results may have other last bits then.
+            target: A table, which it reads as `Table.read`; a module, which it calls as `RemoteModule.read`; or what a
+                snapshot has of one. The inputs of a module become one batch along their first sizes, so it has to treat
+                samples alone, as models do in evaluation mode; its results may have other last bits then.
             window_ms: Milliseconds for which the first caller waits for others; 0 asks at once.
             most: Ids or samples after which it does not wait any more. None for 65,536 ids or 1,024 samples.
             default: Of a table: what ids without a row have; None for 0.
@@ -60,10 +61,10 @@ class OffersReading:
         if most is not None:
             check_whole("most", most, 1, 1 << 31)
         seconds = window_ms / 1000
-        if isinstance(target, Table):
+        if isinstance(target, Table | PinnedTable):
             rows = TableRows(target, 0.0 if default is None else default, timeout)
             return Reader(Window(self._loop, rows.ask, seconds, most or MOST_IDS), repr(target))
-        if not isinstance(target, RemoteModule):
+        if not isinstance(target, RemoteModule | PinnedModule):
             raise InvalidArgumentError(f"a reader is of a table or of a module, not of {target!r}")
         if default is not None:
             raise InvalidArgumentError("default= is for ids of a table that have no row")
@@ -81,6 +82,7 @@ class OffersReading:
         keep: int = 3,
         compress: Codec | None = None,
         parquet: bool = False,
+        snapshot: str | None = None,
         when_written: Callable[[Manifest], object] = nothing,
     ) -> Pending[None]:
         """Writes tables and modules into a folder, which `ps_reader` reads, as one version. With `follow`, further
@@ -98,6 +100,7 @@ class OffersReading:
             keep: How many versions are kept.
             compress: The codec of the rows on their way, which rounds them; None for their exact bits.
             parquet: Whether each part of a table is written as Parquet, too; needs pyarrow.
+            snapshot: The name of a snapshot that is written in the place of what there is now.
             when_written: Is called with the manifest of each version.
 
         Raises:
@@ -108,18 +111,13 @@ class OffersReading:
         """
         check_seconds("every", every)
         check_whole("keep", keep, 1, 1 << 31)
+        if snapshot is not None and follow:
+            raise InvalidArgumentError("a snapshot does not change, so there is nothing to follow")
         client = cast("Client", self)
-        find = partial(_module, client)
-        exporter = Exporter(client, find, path, tables, modules, every, keep, compress, parquet, when_written)
-        return Pending.run(self._loop, exporter.run(once=not follow))
 
+        async def exporting() -> None:
+            source = LiveObjects(client) if snapshot is None else await client.snapshot(snapshot)
+            exporter = Exporter(source, path, tables, modules, every, keep, compress, parquet, when_written)
+            await exporter.run(once=not follow)
 
-async def _module(ps: Client, name: str) -> RemoteModule:
-    """The module of that name, on whichever owner it is."""
-    for owner in ps.owners:
-        with suppress(UnknownNameError):
-            found = await ps.attach(name, owner)
-            if not isinstance(found, RemoteModule):
-                raise InvalidArgumentError(f"{name!r} is {found}, and no module that could be exported")
-            return found
-    raise UnknownNameError(f"there is no module {name!r} on {', '.join(ps.owners)}")
+        return Pending.run(self._loop, exporting())

@@ -13,6 +13,8 @@ from trainer_client.tables.reading import RowsRead
 if TYPE_CHECKING:
     from trainer_client.handles.handles import RemoteModule
     from trainer_client.pending import Pending
+    from trainer_client.serving.pinned_module import PinnedModule
+    from trainer_client.serving.pinned_table import PinnedTable
     from trainer_client.serving.window import Window
     from trainer_client.tables.table import Table
 
@@ -55,7 +57,7 @@ def _size(inputs: Inputs) -> int:
 class TableRows:
     """Reads rows for several callers at once."""
 
-    def __init__(self, table: Table, default: float | torch.Tensor, timeout: float | None) -> None:
+    def __init__(self, table: Table | PinnedTable, default: float | torch.Tensor, timeout: float | None) -> None:
         self._table = table
         self._default = default
         self._timeout = timeout
@@ -87,7 +89,7 @@ def _only(inputs: Inputs) -> torch.Tensor:
 class ModuleResults:
     """Calls a module for several callers at once, whose inputs become one batch."""
 
-    def __init__(self, module: RemoteModule, timeout: float | None) -> None:
+    def __init__(self, module: RemoteModule | PinnedModule, timeout: float | None) -> None:
         self._module = module
         self._timeout = timeout
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Version = Mapping[str, tuple[int, int]]
 """By owner a version of its rows, as `RowsVersion`: plain values, which JSON has, too (as lists)."""
 
-_NO_IDS: Final = torch.empty(0, dtype=torch.int64)
+NO_IDS: Final = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Following:
             begin: int | None = 0
             while begin is not None:
                 block, begin = await self._ask(owner, "read_block", begin, False)
-                yield self._change(None, block, _NO_IDS, resets)
+                yield self._change(None, block, NO_IDS, resets)
                 resets = False
         self._version, self._is_behind = version, True
 
@@ -144,10 +144,7 @@ class Following:
         return Change(version, block["ids"], self._values(block), removed, resets)
 
     def _values(self, block: Mapping[str, Any]) -> torch.Tensor:
-        values, table = block["values"], self._table
-        if isinstance(values, torch.Tensor):
-            return values
-        return decode(values, torch.empty(len(block["ids"]), table.dim, dtype=table.dtype))
+        return decoded(block, self._table.dim, self._table.dtype)
 
     def _ask(self, owner: str, method: str, *args: Any) -> Pending[Any]:
         mark, *_ = *self._table.follower.mark(owner, self._table.routing), 0
@@ -161,6 +158,14 @@ class Following:
                 yield Pending.run(loop, changes.__anext__()).wait()
         finally:
             Pending.run(loop, changes.aclose()).wait()
+
+
+def decoded(block: Mapping[str, Any], dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """The values of a block, [n, dim], which a codec may have encoded."""
+    values = block["values"]
+    if isinstance(values, torch.Tensor):
+        return values
+    return decode(values, torch.empty(len(block["ids"]), dim, dtype=dtype))
 
 
 async def _answers(asked: Mapping[str, Pending[Any]]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -34,12 +34,20 @@ class RowsRead:
     versions: Mapping[str, RowsVersion]
 
 
+class HasRows(Protocol):
+    """What rows belong to."""
+
+    name: str
+    dim: int
+    dtype: torch.dtype
+
+
 def read(
     loop: asyncio.AbstractEventLoop, table: TableContents, ids: torch.Tensor, default: Any, timeout: float | None
 ) -> Pending[RowsRead]:
     """Reads rows; arguments and errors as for `Table.read`."""
     checked = checked_ids(ids, table.rows, table.name)
-    row = _row(table, default)
+    row = default_row(table, default)
 
     async def reading() -> RowsRead:
         distinct, positions = torch.unique(checked.reshape(-1), return_inverse=True)
@@ -50,7 +58,7 @@ def read(
     return Pending.run(loop, reading())
 
 
-def _row(table: TableContents, default: Any) -> torch.Tensor:
+def default_row(table: HasRows, default: Any) -> torch.Tensor:
     """The row of ids that have none."""
     if isinstance(default, torch.Tensor):
         if default.shape != (table.dim,) or not default.is_floating_point():
@@ -75,7 +83,7 @@ async def _read(
     left = torch.arange(len(ids))
     for repeat in range(MOST_REPEATS + 1):
         routing = table.routing
-        parts = _by_owner(routing.owners, routing.owner_of(ids[left]), left)
+        parts = by_owner(routing.owners, routing.owner_of(ids[left]), left)
         asked = [
             table.follower.call(owner, "read", ids[where], *table.follower.mark(owner, routing), timeout=timeout)
             for owner, where in parts.items()
@@ -98,7 +106,8 @@ async def _read(
     return values, found, versions
 
 
-def _by_owner(owners: tuple[str, ...], owner_of: torch.Tensor, positions: torch.Tensor) -> dict[str, torch.Tensor]:
+def by_owner(owners: tuple[str, ...], owner_of: torch.Tensor, positions: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The positions of each owner that has some, from the number of the owner at each."""
     if len(owners) == 1:
         return {owners[0]: positions} if len(positions) else {}
     chosen = {owner: positions[owner_of == number] for number, owner in enumerate(owners)}

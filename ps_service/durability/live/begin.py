@@ -24,10 +24,11 @@ from ps_service.durability.live.parts import (
     visible,
 )
 from ps_service.durability.live.slots import Slotted, States
-from ps_service.durability.object_states import CannotBeKept, OutOfTime, StillBusy, within
+from ps_service.durability.object_states import CannotBeKept, OutOfTime, within
 from ps_service.durability.run_records import runs_of
 from ps_service.tables.naming import ids_in
 from ps_service.tables.optimizer import RowOptimizer
+from ps_service.training.no_steps import StillBusy
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
 from ps_service.training.snapshots import copied

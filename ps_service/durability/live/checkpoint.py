@@ -20,9 +20,10 @@ from ps_service.durability.live.stillness import PATIENCE_SECONDS, Stillness
 from ps_service.durability.live.table_writing import write_table
 from ps_service.durability.live.tensor_files import Names, TensorFiles
 from ps_service.durability.object_records import Records
-from ps_service.durability.object_states import StillBusy, live_state_of
+from ps_service.durability.object_states import live_state_of
 from ps_service.durability.store import finished
 from ps_service.durability.value_files import BLOCKS
+from ps_service.training.no_steps import StillBusy
 from ps_service.training.snapshots import copied
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from ps_service.durability.object_states import StillBusy
+from ps_service.training.no_steps import StillBusy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ps_service.hosting.pinned import Pinned
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
 
 
 def groups(engine: Engine) -> Iterator[list[HostedObject]]:
-    """The named objects that are no tables and no optimizers of tables, with all that depends on each other."""
+    """The named objects that are no tables and no optimizers of tables, with all that depends on each other. What
+    snapshots have stays where it is."""
     seen: set[HostedObject] = set()
     neighbours = _neighbours(engine)
     for hosted in sorted(engine.registry.objects(), key=lambda each: each.name):
+        if isinstance(hosted.value, Pinned):
+            continue
         if hosted.name and hosted not in seen and hosted.ref.object_id not in engine.moves.held:
             found = _connected([hosted], neighbours)
             seen.update(found)

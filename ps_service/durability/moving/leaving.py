@@ -10,9 +10,10 @@ from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.moving.contents import Contents
 from ps_service.durability.moving.groups import group_of, parameters_of
 from ps_service.durability.object_records import object_record
-from ps_service.durability.object_states import CannotBeKept, live_state_of, no_steps
+from ps_service.durability.object_states import CannotBeKept, live_state_of
 from ps_service.durability.run_records import runs_of
 from ps_service.requests.moving import pass_of
+from ps_service.training.no_steps import no_steps
 from ps_wire.codec.messages import messages_in
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.errors import InvalidArgumentError, ObjectMovedError

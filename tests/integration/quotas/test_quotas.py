@@ -50,6 +50,16 @@ async def test_named_objects_have_a_quota_that_outlives_their_session(limited: S
             await ps.module(*LINEAR)
 
 
+async def test_what_snapshots_have_counts(limited: Server, identities: Identities) -> None:
+    async with identities.connect(limited, "anna") as ps:
+        net = await ps.module("torch.nn.Linear", 499, 250, name="net")  # 500,000 bytes
+        pinned = await ps.snapshot("monday", [net])
+        with pytest.raises(tc.errors.QuotaError, match=r"1,000,000 of object_bytes, uses 1,000,000"):
+            await ps.snapshot("one-more", [net])
+        await pinned.remove()
+        await ps.snapshot("one-more", [net])
+
+
 async def test_objects_that_are_made_at_once_stay_below_the_quota(limited: Server, identities: Identities) -> None:
     async with identities.connect(limited, "anna") as ps, identities.connect(limited, "anna") as ps2:
         made = [each.module(*LINEAR, name=f"{number}") for number, each in enumerate((ps, ps2) * 5)]

@@ -279,7 +279,7 @@ async def test_the_number_of_series_has_a_bound(owner: Server, ps: tc.Client) ->
     told = Told(owner.engine)
     assert len(told.all("ps_optimizer_version", "optimizer")) == MOST_NAMES
     assert len(told.all("ps_optimizer_steps_total", "optimizer")) == MOST_NAMES + 1
-    assert len(told.samples) < 2000, "docs/metrics.md says so"
+    assert len(told.samples) < 2100, "docs/metrics.md says so"
 
 
 async def test_a_scrape_does_not_look_at_every_object(monkeypatch: pytest.MonkeyPatch) -> None:

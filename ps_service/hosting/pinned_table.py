@@ -1,0 +1,52 @@
+"""An owner's rows of a table as they were at one moment, as a hosted object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.hosting.pinned import Pinned
+from ps_wire.decorators import remote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from ps_service.tables.pinned_part import PinnedPart
+    from ps_wire.v1.operations_pb2 import SnapshotPart
+
+
+class PinnedTable(Pinned):
+    """What a snapshot has of a table on this owner."""
+
+    def __init__(self, snapshot: str, parts: Sequence[SnapshotPart], rows: PinnedPart) -> None:
+        super().__init__(snapshot, parts)
+        self._rows: Final = rows
+        self.elements = rows.elements
+
+    @property
+    def nbytes(self) -> int:
+        """As `Pinned.nbytes`."""
+        return self._rows.nbytes
+
+    @remote(role="reader")
+    def describe(self) -> dict[str, Any]:
+        """What the table was made with, the slots of this owner, bool [SLOTS], the version of its rows, and the bytes
+        of those that were copied since."""
+        return self._rows.describe()
+
+    @remote(role="reader")
+    def count(self) -> int:
+        """Number of rows."""
+        return self._rows.count()
+
+    @remote(role="reader")
+    def read(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The rows of those ids, int64 or int32 [n], that had one, [m, dim], and which did, bool [n]."""
+        return self._rows.read(ids)
+
+    @remote(role="bulk")
+    def read_block(self, begin: int, codec: Any = None) -> tuple[dict[str, Any], int | None]:
+        """Some rows by `ids` and `values`, encoded by a codec, and where to go on; None at the end. Arguments as for
+        `ReadTable.read_block`."""
+        return self._rows.read_block(begin, codec)

@@ -1,0 +1,148 @@
+"""Snapshots: objects as they were at one moment, which are read while training goes on."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.access import namespaces
+from ps_service.execution.in_time import in_time
+from ps_service.hosting.fingerprints import NO_FINGERPRINT
+from ps_service.hosting.objects import HostedObject
+from ps_service.hosting.pinned import Pinned
+from ps_service.hosting.pinned_module import PinnedModule
+from ps_service.hosting.pinned_table import PinnedTable
+from ps_service.passes.table_refs import TableRef
+from ps_service.requests import incidents
+from ps_service.training.no_steps import StillBusy, no_steps
+from ps_service.training.optimizers import HostedOptimizer
+from ps_service.training.state_dicts import state_of
+from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from ps_service.engine import Engine
+    from ps_service.quotas.accounts import Account
+    from ps_service.requests.context import RequestContext
+    from ps_wire.v1 import operations_pb2 as pb
+
+_PATIENCE_SECONDS: Final = 10.0
+"""Seconds to wait for steps, and for hosted code that uses the modules."""
+
+_MARK: Final = "@"
+"""What stands between the name of an object and that of a snapshot of it."""
+
+_NAME: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
+
+
+def snapshot(ctx: RequestContext, request: pb.SnapshotRequest, reply: pb.SnapshotReply) -> None:
+    """Makes a snapshot of objects of this owner, says what there is of one, or removes it."""
+    if not _NAME.fullmatch(request.name):
+        raise InvalidArgumentError(
+            f"the name of a snapshot is 1 to 64 letters, digits, '_', '.' and '-', not {request.name[:80]!r}"
+        )
+    if request.objects:
+        objects = {each.object_id: ctx.find(each) for each in request.objects}
+        found = _pin(ctx.engine, list(objects.values()), request.name, list(request.parts), ctx.account)
+        for each in found:
+            incidents.made(ctx, each)
+    else:
+        found = _found(ctx, request.name)
+    if request.remove:
+        for each in found:
+            incidents.deleted(ctx, ctx.engine.registry.delete(each.name), [])
+        return
+    for each in found:
+        ctx.describe(reply.objects.add(), each)
+    if found:
+        reply.parts.extend(found[0].value.parts)
+
+
+def _found(ctx: RequestContext, name: str) -> list[HostedObject]:
+    """What there is of a snapshot in the namespace of the caller."""
+    pinned = [each for each in ctx.engine.registry.objects() if isinstance(each.value, Pinned)]
+    return [
+        each for each in pinned if each.value.snapshot == name and namespaces.of(each.name) == ctx.account.namespace
+    ]
+
+
+def _pin(
+    engine: Engine, objects: Sequence[HostedObject], snapshot: str, parts: Sequence[pb.SnapshotPart], account: Account
+) -> list[HostedObject]:
+    """Objects that have some modules and tables as they are now, all as between the same steps of their optimizers.
+
+    Raises `InvalidArgumentError` if one of them cannot be kept, `NameConflictError` if one is there already,
+    `UnavailableError` if the owner is too busy, and as `Registry.get_or_make`. Nothing is kept then.
+    """
+    for each in objects:
+        _check(engine, each, snapshot)
+    try:
+        with no_steps(_optimizers(engine, objects), _PATIENCE_SECONDS):
+            until = time.monotonic() + _PATIENCE_SECONDS
+            pinned = [_pinned(engine, each, snapshot, parts, until) for each in objects]
+    except (StillBusy, TimeoutError) as error:
+        raise UnavailableError(f"owner {engine.name!r} is too busy for snapshot {snapshot!r}: {error}") from None
+    made: list[HostedObject] = []
+    try:
+        for hosted, value in zip(objects, pinned, strict=True):
+            made.append(_add(engine, f"{hosted.name}{_MARK}{snapshot}", value, account))
+    except BaseException:
+        for each in made:
+            engine.registry.delete(each.name)
+        raise
+    return made
+
+
+def _check(engine: Engine, hosted: HostedObject, snapshot: str) -> None:
+    if not (hosted.is_module or hosted.is_table):
+        raise InvalidArgumentError(f"a snapshot is of modules and tables, and not of {hosted}")
+    if not hosted.name:
+        raise InvalidArgumentError(f"a snapshot is of objects that have a name: make {hosted} with name=")
+    if engine.registry.under(f"{hosted.name}{_MARK}{snapshot}") is not None:
+        raise NameConflictError(
+            f"there is a snapshot {snapshot!r} of {hosted} already: give this one another name, or delete that one"
+        )
+
+
+def _optimizers(engine: Engine, objects: Sequence[HostedObject]) -> list[HostedObject]:
+    own = {id(parameter) for each in objects for parameter in each.parameters.values()}
+    optimizers = [each for each in engine.registry.objects() if isinstance(each.value, HostedOptimizer)]
+    return [each for each in optimizers if not own.isdisjoint(map(id, each.value.parameters))]
+
+
+def _pinned(
+    engine: Engine, hosted: HostedObject, snapshot: str, parts: Sequence[pb.SnapshotPart], until: float
+) -> PinnedModule | PinnedTable:
+    if hosted.is_table:
+        return PinnedTable(snapshot, parts, hosted.value.pin())
+    # In another thread: hosted code that holds the module may itself wait for a step.
+    return PinnedModule(snapshot, parts, in_time(until, partial(_copied, engine, hosted)), hosted.class_name)
+
+
+def _copied(engine: Engine, hosted: HostedObject) -> nn.Module:
+    try:
+        memo: dict[int, Any] = {}
+        with hosted.internals.quiet():
+            copied: nn.Module = copy.deepcopy(hosted.value, memo)
+        if tables := [each for each in memo.values() if isinstance(each, TableRef)]:
+            raise InvalidArgumentError(f"it looks up in table {tables[0].name!r}, and would do so as the rows are then")
+        copied.load_state_dict(state_of(engine, hosted))
+    except Exception as error:  # hosted classes may do anything when they are copied
+        raise InvalidArgumentError(f"{hosted} cannot be kept in a snapshot: {error}") from error
+    return copied
+
+
+def _add(engine: Engine, name: str, value: Pinned, account: Account) -> HostedObject:
+    def make() -> HostedObject:
+        return HostedObject(engine.name, value, engine.parameter_locks, name)
+
+    made, is_new = engine.registry.get_or_make(name, NO_FINGERPRINT, make, account=account)
+    if not is_new:
+        raise NameConflictError(f"{name!r} was made by another trainer at the same time")
+    return made

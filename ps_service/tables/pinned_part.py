@@ -1,0 +1,68 @@
+"""An owner's rows of a table as they were at one moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from ps_service.tables.answers import PIECE_BYTES, check_begin, ids_to_read, plain, sent
+from ps_service.tables.pinned_rows import PinnedRows
+from ps_wire.tables.routing import slots_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from ps_service.tables.reading import ReadTable
+
+
+class PinnedPart:
+    """The rows of the slots that the owner had then. What the optimizer keeps of rows is not in it. `elements` and
+    `nbytes` are as those of `Pinned`."""
+
+    def __init__(self, table: ReadTable, settings: Mapping[str, Any]) -> None:
+        self._shard: Final = table.shard
+        self._settings: Final = settings
+        with table.shard.lock:
+            self._slots: Final = table.routing.slots(table.owner)
+            self._may_have_others: Final = table.may_have_others
+            self._rows: Final = PinnedRows(table.shard)
+        self.elements: Final = self._rows.count * table.shard.dim
+
+    @property
+    def nbytes(self) -> int:
+        """See the class."""
+        return self._rows.nbytes
+
+    def describe(self) -> dict[str, Any]:
+        """As `PinnedTable.describe`."""
+        version = plain(self._rows.version)
+        return {"settings": self._settings, "slots": self._slots, "version": version, "bytes": self.nbytes}
+
+    def count(self) -> int:
+        """Number of rows."""
+        if not self._may_have_others:
+            return self._rows.count
+        found, begin = 0, 0
+        while begin is not None:
+            block, begin = self.read_block(begin, None)  # type: ignore[assignment]
+            found += len(block["ids"])
+        return found
+
+    def read(self, ids: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `PinnedTable.read`."""
+        checked = ids_to_read(self._shard, ids)
+        values, there = self._rows.read(checked)
+        if self._may_have_others:
+            own = self._slots[slots_of(checked)]
+            return values[own[there]], there & own
+        return values, there
+
+    def read_block(self, begin: Any, codec: Any) -> tuple[dict[str, Any], int | None]:
+        """As `PinnedTable.read_block`."""
+        check_begin(begin)
+        block, following = self._rows.block(begin, max(1, PIECE_BYTES // self._shard.row_bytes))
+        if self._may_have_others:
+            own = self._slots[slots_of(block["ids"])]
+            block = {name: each[own] for name, each in block.items()}
+        return sent(block, False, codec), following

@@ -1,0 +1,86 @@
+"""The rows of a shard as they were at one moment, while the shard goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ps_service.tables.id_map import make_id_map
+from ps_service.tables.storage import make_rows
+
+if TYPE_CHECKING:
+    from ps_service.tables.shard import Block, TableShard
+    from ps_wire.tables.versions import RowsVersion
+
+_NOTHING: Final = -2
+_IN_SHARD: Final = _NOTHING + 1
+
+
+class PinnedRows:
+    """As `RowKeeper`. A row is read from the shard until it changes or goes; before that, its values are copied. So
+    there are at most as many copies as there were rows. What the optimizer keeps of rows is not in it.
+
+    `version` is that of the rows, and `count` their number. The shard copies rows as long as somebody refers to this.
+    """
+
+    def __init__(self, shard: TableShard) -> None:
+        self._shard: Final = shard
+        with shard.lock:
+            ids = shard.population.map
+            _, in_use = ids.between(0, ids.rows)
+            # By number of a row: where it is copied to, or that it is in the shard, or that there was none.
+            self._places: Final = in_use.to(torch.int32).add_(_NOTHING)
+            self.version: Final[RowsVersion] = shard.watchers.version
+            self.count: Final = len(ids)
+            self._copied: Final = make_id_map(max(self.count, 1))
+            self._values: Final = make_rows(max(self.count, 1), shard.dim, shard.dtype)
+            shard.watchers.tell_before(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copies, and of what says where rows are."""
+        copied = self._copied.rows * self._shard.dim * self._shard.dtype.itemsize
+        return copied + self._copied.memory + self._places.nbytes
+
+    def keep(self, numbers: torch.Tensor) -> None:
+        """As `RowKeeper.keep`."""
+        numbers = numbers[numbers < len(self._places)]
+        numbers = numbers[self._places[numbers] == _IN_SHARD]
+        if not len(numbers):
+            return
+        population = self._shard.population
+        places, _ = self._copied.find_or_add(population.map.ids_of(numbers), self.count)
+        self._values.grow(self._copied.rows)
+        self._values.write(places, population.values(numbers))
+        self._places[numbers] = places.to(torch.int32)
+
+    def read(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of the rows of ids that had one, [m, dim], and which did, bool [n]."""
+        with self._shard.lock:
+            numbers, places = self._shard.population.map.find(ids), self._copied.find(ids)
+            in_shard = (numbers >= 0) & (numbers < len(self._places))
+            in_shard[in_shard.clone()] = self._places[numbers[in_shard]] == _IN_SHARD
+            there = in_shard | (places >= 0)
+            return self._gathered(numbers[there], places[there], in_shard[there]), there
+
+    def block(self, begin: int, count: int) -> tuple[Block, int | None]:
+        """Copies of the rows among the `count` numbers from `begin` on, by `ids` and `values`, and the number to go on
+        with; None at the end. In this way each row comes once."""
+        with self._shard.lock:
+            places = self._places[begin : begin + count].long()
+            numbers = begin + torch.arange(len(places))
+            there = places != _NOTHING
+            numbers, places = numbers[there], places[there]
+            in_shard = places == _IN_SHARD
+            ids = torch.empty(len(numbers), dtype=torch.int64)
+            ids[in_shard] = self._shard.population.map.ids_of(numbers[in_shard])
+            ids[~in_shard] = self._copied.ids_of(places[~in_shard])
+            following = begin + count if begin + count < len(self._places) else None
+            return {"ids": ids, "values": self._gathered(numbers, places, in_shard)}, following
+
+    def _gathered(self, numbers: torch.Tensor, places: torch.Tensor, in_shard: torch.Tensor) -> torch.Tensor:
+        values = torch.empty(len(numbers), self._shard.dim, dtype=self._shard.dtype)
+        values[in_shard] = self._shard.population.values(numbers[in_shard])
+        values[~in_shard] = self._values.read(places[~in_shard])
+        return values

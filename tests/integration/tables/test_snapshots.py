@@ -1,0 +1,258 @@
+"""Snapshots: modules and tables as they were at one moment, while trainers train them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+
+import ps_reader
+import trainer_client as tc
+from ps_service.tables import answers
+from tests import table_models
+from tests.integration.restarting import Owner
+from tests.integration.tables.moving import table_of, train
+from tests.integration.tables.test_exporting import as_read
+
+IDS = torch.arange(-40, 60)
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+
+
+async def rows_of(table: Any, **more: Any) -> dict[int, bytes]:
+    return {
+        int(id): row.numpy().tobytes()
+        async for block in table.blocks(**more)
+        for id, row in zip(block["ids"], block["values"], strict=True)
+    }
+
+
+async def net_of(ps: tc.Client, name: str = "net", owner: str = "") -> tuple[tc.RemoteModule, Any]:
+    net = await ps.module(nn.BatchNorm1d, 4, name=name, owner=owner)
+    return net, await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
+
+
+async def one_pass(ps: tc.Client, net: tc.RemoteModule, opt: Any) -> None:
+    async with ps.context() as ctx:
+        await ctx.backward((await net(X)).square().sum(), step=opt)
+
+
+async def test_a_snapshot_stays_while_training_goes_on(trio: tuple[tc.Client, tc.Client]) -> None:
+    ps, other = trio
+    items = await table_of(ps, "items")
+    net, opt = await net_of(ps, owner="ps1")
+    await train(ps, items, IDS)
+    await one_pass(ps, net, opt)
+    rows, read, state, scores = (
+        await rows_of(items, state=False),
+        await items.read(IDS),
+        await net.state_dict(),
+        await net.read(X),
+    )
+    pinned = await ps.snapshot("monday", [net, items])
+    for _ in range(3):
+        await train(ps, items, IDS)
+        await one_pass(ps, net, opt)
+    await items.remove(IDS[:20])
+    await items.upsert(IDS[50:] + 1000, torch.zeros(50, 4))
+    for each in (pinned, await other.snapshot("monday")):
+        assert await rows_of(each[items]) == rows and await each["items"].size() == len(rows)
+        found = await each[items].read(IDS[:50].view(5, 10), default=-1)
+        assert torch.equal(found.values.view(-1, 4), read.values[:50]) and found.versions == read.versions
+        missing = await each[items].read(torch.tensor([5, 1010]), default=-1)
+        assert missing.found.tolist() == [True, False] and missing.values[1].tolist() == [-1.0] * 4
+        assert torch.equal(await each[net].read(X), scores)
+        after = await each["net"].state_dict()
+        assert after.keys() == state.keys() and all(torch.equal(after[name], state[name]) for name in state)
+        assert repr(each) == "<Snapshot 'monday' of items, net>"
+    assert await rows_of(items, state=False) != rows and not torch.equal(await net.read(X), scores)
+    assert set(await pinned.nbytes()) == {"ps0", "ps1"}
+    await pinned.remove()
+    with pytest.raises(tc.errors.StaleHandleError):
+        await pinned[net].read(X)
+    with pytest.raises(tc.errors.UnknownNameError, match="there is no snapshot 'monday' on ps0, ps1, ps2"):
+        await other.snapshot("monday")
+    assert torch.equal(await (await ps.snapshot("monday", [net]))[net].read(X), await net.read(X))
+
+
+async def test_all_of_an_owner_is_as_of_the_same_step(ps: tc.Client) -> None:
+    items = await ps.table("items", 1, tc.tables.SGD(1.0), init=tc.tables.Zeros())
+    net = await ps.module(nn.Linear, 1, 1, bias=False, name="net")
+    await net.load_state_dict({"weight": torch.zeros(1, 1)})
+    opt = await ps.optimizer(optim.SGD, [*net.parameters(), items], lr=1.0)  # one step for both
+
+    async def steps() -> None:
+        while True:
+            async with ps.context() as ctx:
+                loss = -(await net(torch.ones(1, 1))).sum() - (await items(torch.tensor([5]))).sum()
+                await ctx.backward(loss, step=opt)
+
+    training, seen = asyncio.create_task(steps()), set()
+    for number in range(30):
+        pinned = await ps.snapshot(f"at-{number}", [net, items])
+        weight = (await pinned[net].state_dict())["weight"].item()
+        assert weight == (await pinned[items].read(torch.tensor([5]))).values.item()
+        seen.add(weight)
+        await pinned.remove()
+    training.cancel()
+    with suppress(asyncio.CancelledError):
+        await training
+    assert len(seen) > 1
+
+
+async def test_a_snapshot_stays_where_its_rows_have_moved(trio: tuple[tc.Client, tc.Client]) -> None:
+    ps, other = trio
+    items = await table_of(ps, "items")
+    await train(ps, items, IDS)
+    before, first = await rows_of(items, state=False), await ps.snapshot("first", [items])
+    await ps.rebalance([items])
+    await train(ps, items, IDS)
+    between, second = await rows_of(items, state=False), await ps.snapshot("second", [await other.table("items")])
+    await ps.rebalance([items], owners=["ps2"])
+    await train(ps, items, IDS)
+    for pinned, rows in ((first, before), (second, between)):
+        assert await rows_of(pinned[items]) == rows and await pinned[items].size() == len(rows)
+        found = await pinned[items].read(torch.tensor(list(rows)))
+        assert [each.numpy().tobytes() for each in found.values] == list(rows.values())
+    assert len(second[items].versions) == 3 and between != before
+
+
+async def test_snapshots_are_exported(pair: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ps_service.tables.pinned_part.PIECE_BYTES", 256)
+    items = await pair.table("items", 4)
+    net, opt = await net_of(pair)
+    await train(pair, items, IDS)
+    rows, state = await rows_of(items, state=False), await net.state_dict()
+    pinned, exact = await pair.snapshot("monday", [net, items]), await items.read(IDS)
+    await train(pair, items, IDS)
+    await one_pass(pair, net, opt)
+    for _ in range(2):
+        await pair.export(tmp_path / "out", snapshot="monday")
+    await pair.export(tmp_path / "rounded", snapshot="monday", tables=["items"], compress=tc.codecs.BF16())
+    with ps_reader.open(tmp_path / "out") as reader, ps_reader.open(tmp_path / "rounded") as rounded:
+        assert reader.current.modules == ["net"]
+        assert as_read(reader.current) == rows == await rows_of(pinned[items])
+        written = reader.current.state_dict("net")
+        assert all(torch.equal(torch.from_numpy(written[name].copy()), each) for name, each in state.items())
+        half = {int(id): row.bfloat16().float().numpy().tobytes() for id, row in zip(IDS, exact.values, strict=True)}
+        found = as_read(rounded.current)
+        assert {id: found[id] for id in half} == half
+    await pair.export(tmp_path / "out")
+    with ps_reader.open(tmp_path / "out") as reader:
+        assert as_read(reader.current) == await rows_of(items, state=False)
+    with pytest.raises(tc.errors.InvalidArgumentError, match="nothing to follow"):
+        await pair.export(tmp_path / "out", snapshot="monday", follow=True)
+    with pytest.raises(tc.errors.UnknownNameError, match="snapshot 'monday' has no table 'users'; it has items, net"):
+        await pair.export(tmp_path / "out", snapshot="monday", tables=["users"])
+
+
+async def test_readers_of_snapshots_ask_together(ps: tc.Client) -> None:
+    items = await ps.table("items", 4)
+    await items.upsert(IDS, torch.randn(len(IDS), 4))
+    net, _ = await net_of(ps)
+    before, scores = await items.read(IDS), await net.read(X)
+    pinned = await ps.snapshot("monday", [items, net])
+    await items.clear()
+    rows, results = ps.reader(pinned[items], default=3.0), ps.reader(pinned[net])
+    found = await asyncio.gather(*(rows(each) for each in IDS.split(9)))
+    assert torch.equal(torch.cat([each.values for each in found]), before.values)
+    torch.testing.assert_close(torch.cat(await asyncio.gather(*(results(each) for each in X.split(1)))), scores)
+
+
+def test_plain_threads_have_snapshots(owner_beside: str) -> None:
+    with tc.connect(owner_beside) as ps:
+        items = ps.table("items", 4)
+        items.upsert(IDS, torch.randn(len(IDS), 4))
+        net = ps.module(nn.Linear, 4, 2, name="net")
+        pinned = ps.snapshot("monday", [items, net])
+        before, scores = items.read(IDS).values, net.read(X)
+        items.clear()
+        net.load_state_dict({name: each + 1 for name, each in net.state_dict().items()})
+        assert torch.equal(pinned[items].read(IDS).values, before) and torch.equal(pinned[net].read(X), scores)
+        (block,) = pinned["items"].blocks()
+        assert sorted(block["ids"].tolist()) == IDS.tolist()
+        assert ps.snapshot("monday")[net].state_dict().keys() == net.state_dict().keys()
+        pinned.remove()
+
+
+async def test_what_cannot_be_in_a_snapshot_is_refused_and_nothing_is_made(ps: tc.Client) -> None:
+    items, net = await ps.table("items", 4), await ps.module(nn.Linear, 4, 2, name="net")
+    for name in ("", "a b", "a@b", "x" * 65, "ads::monday"):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="the name of a snapshot is 1 to 64"):
+            await ps.snapshot(name, [net])
+    with pytest.raises(tc.errors.InvalidArgumentError, match="at least one module or table"):
+        await ps.snapshot("monday", [])
+    with pytest.raises(tc.errors.InvalidArgumentError, match="objects that have a name: make torch"):
+        await ps.snapshot("monday", [items, await ps.module(nn.Linear, 4, 2)])
+    with pytest.raises(tc.errors.InvalidArgumentError, match="a snapshot is of modules and tables, and not of"):
+        await ps.snapshot("monday", [items, await ps.optimizer(optim.SGD, net.parameters(), lr=1.0)])
+    pinned = await ps.snapshot("monday", [net])
+    with pytest.raises(tc.errors.NameConflictError, match="'net' already: give this one another name"):
+        await ps.snapshot("monday", [items, net])
+    with pytest.raises(KeyError, match="; it has net"):
+        pinned[items]
+    assert {each.name for each in (await ps.status()).objects} >= {"items", "net", "net@monday"}
+    assert "items@monday" not in {each.name for each in (await ps.status()).objects}
+
+
+async def test_a_module_with_a_table_in_it_is_refused(tmp_path: Path) -> None:
+    async with Owner(tmp_path, modules=[table_models]) as owner, tc.connect(owner.address) as ps:
+        items = await ps.table("items", 4)
+        scored = await ps.module("tests.table_models.Scored", items, 4, name="scored")
+        with pytest.raises(tc.errors.InvalidArgumentError, match="it looks up in table 'items', and would do so as"):
+            await ps.snapshot("monday", [items, scored])
+
+
+async def test_what_is_in_a_snapshot_cannot_be_changed(ps: tc.Client) -> None:
+    net, _ = await net_of(ps)
+    pinned = await ps.snapshot("monday", [net])
+    handle = await ps.attach("net@monday")
+    assert set(handle.methods) == {"describe", "read", "state"} and not isinstance(handle, tc.RemoteModule)
+    state = await pinned[net].state_dict()
+    for each in state.values():
+        each.zero_()
+    found = await pinned[net].state_dict()
+    assert found["weight"].abs().sum() > 0
+
+
+@pytest.mark.parametrize("durability", ["always", "off"])
+async def test_a_snapshot_ends_with_its_owner(tmp_path: Path, durability: str) -> None:
+    async with Owner(tmp_path, durability=durability) as owner, tc.connect(owner.address) as ps:
+        items = await ps.table("items", 4)
+        net, opt = await net_of(ps)
+        await train(ps, items, IDS)
+        pinned = await ps.snapshot("monday", [net, items])
+        scores = await pinned[net].read(X)
+        await asyncio.to_thread(owner.server.engine.checkpoints.write)
+        await one_pass(ps, net, opt)
+        assert torch.equal(await pinned[net].read(X), scores)
+        await owner.restart()
+        with pytest.raises(tc.errors.StaleHandleError):
+            await pinned[net].read(X)
+        with pytest.raises(tc.errors.UnknownNameError, match="there is no snapshot 'monday'"):
+            await ps.snapshot("monday")
+        again = await ps.snapshot("monday", [net, await ps.table("items")])
+        assert torch.equal(await again[net].read(X), await net.read(X))
+
+
+async def test_a_lost_part_is_told(trio: tuple[tc.Client, tc.Client]) -> None:
+    ps, _ = trio
+    first, _ = await net_of(ps, "first", "ps0")
+    second, _ = await net_of(ps, "second", "ps1")
+    await ps.snapshot("monday", [first, second])
+    await ps.delete("second@monday", "ps1")
+    with pytest.raises(tc.errors.UnknownNameError, match="has lost 'second', because owner 'ps1' was started again"):
+        await ps.snapshot("monday")
+
+
+async def test_pinned_rows_that_are_too_many_are_refused(ps: tc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    items = await ps.table("items", 4)
+    await train(ps, items, IDS)
+    pinned = await ps.snapshot("monday", [items])
+    monkeypatch.setattr(answers, "MOST_READ", 1)
+    with pytest.raises(tc.errors.TooLargeError, match="read fewer at once"):
+        await pinned[items].read(IDS)

@@ -1,0 +1,59 @@
+"""The tables and modules that a client finds on its owners, for exports."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Protocol, cast
+
+from ps_wire.errors import InvalidArgumentError, UnknownNameError
+
+if TYPE_CHECKING:
+    from ps_wire.status import OwnerStatus
+    from trainer_client.handles.handles import RemoteModule, RemoteObject
+    from trainer_client.pending import Pending
+    from trainer_client.serving.snapshots import Snapshot
+    from trainer_client.tables.table import Table
+
+
+class Client(Protocol):
+    """What they need of a client."""
+
+    @property
+    def owners(self) -> list[str]: ...
+    def table(self, name: str) -> Pending[Table]: ...
+    def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]: ...
+    def status(self, owner: str = "") -> Pending[OwnerStatus]: ...
+    def snapshot(self, name: str) -> Pending[Snapshot]: ...
+
+
+class LiveObjects:
+    """As `Source` of an export."""
+
+    def __init__(self, ps: Client) -> None:
+        self._ps = ps
+
+    async def names(self) -> tuple[list[str], list[str]]:
+        """As `Source.names`."""
+        found = [await self._ps.status(owner) for owner in self._ps.owners]
+        tables = sorted({each.name for status in found for each in status.tables})
+        named = {
+            each.name
+            for status in found
+            for each in status.objects
+            if each.name and each.parameters and not each.snapshot
+        }
+        return tables, sorted(named - set(tables))
+
+    async def find_table(self, name: str) -> Table:
+        """As `Source.find_table`."""
+        return await self._ps.table(name)
+
+    async def find_module(self, name: str) -> RemoteModule:
+        """As `Source.find_module`: the module of that name, on whichever owner it is."""
+        for owner in self._ps.owners:
+            with suppress(UnknownNameError):
+                found = await self._ps.attach(name, owner)
+                if "forward" not in found.methods:
+                    raise InvalidArgumentError(f"{name!r} is {found}, and no module that could be exported")
+                return cast("RemoteModule", found)
+        raise UnknownNameError(f"there is no module {name!r} on {', '.join(self._ps.owners)}")
