@@ -74,6 +74,6 @@ async def _read(items: tc.Table, rate: float, seconds: float, took: list[float])
             reads.add(task)
             task.add_done_callback(reads.discard)
             number += 1
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(number * IDS / rate - now)
     await asyncio.gather(*reads)
     return number * IDS / (time.perf_counter() - began)
