@@ -84,6 +84,18 @@ class Begun(Scored):
             self.first = items(torch.arange(2))
 
 
+@hosted
+class Pooling(nn.Module):
+    """The pooled rows of bags."""
+
+    def __init__(self, items: TableRef) -> None:
+        super().__init__()
+        self.items = items
+
+    def forward(self, ids: torch.Tensor, offsets: torch.Tensor, mode: str) -> torch.Tensor:
+        return self.items.bag(ids, offsets, mode)
+
+
 @remote
 def rows_of(items: TableRef, ids: torch.Tensor) -> torch.Tensor:
     """A function that looks up."""

@@ -16,14 +16,14 @@ from ps_wire.codec import dtypes
 from ps_wire.errors import ForeignHandleError, InvalidArgumentError, PsError, RowsMovedError, UnknownNameError
 from ps_wire.runtime.scopes import waiting
 from ps_wire.tables.queries import Asked, Described, Query, bags_query, rows_query
-from ps_wire.tables.routing import CLOSED, LONGEST_CLOSED
+from ps_wire.tables.routing import CLOSED, LONGEST_CLOSED, Routing
 from ps_wire.v1.values_pb2 import TableName
 
 if TYPE_CHECKING:
     from ps_service.group.peers import TableElsewhere
     from ps_service.hosting.objects import HostedObject
     from ps_service.passes.contexts import PassHost
-    from ps_wire.tables.routing import Routing
+    from ps_service.tables.pinned_part import PinnedPart
 
 D = TypeVar("D", bound=Described)
 
@@ -231,6 +231,11 @@ class TableRef:
             owners=self._owners_of(here),
         )
 
+    @property
+    def full_name(self) -> str:
+        """The name with its namespace, as the registry has it."""
+        return self._full_name
+
     def __deepcopy__(self, memo: dict[int, Any]) -> TableRef:
         memo[id(self)] = self  # so that who copies something finds the tables in it
         return self
@@ -240,6 +245,38 @@ class TableRef:
 
     def __repr__(self) -> str:
         return f"<TableRef {self.name!r}, rows of {self.dim} {self.dtype}>"
+
+
+class PinnedTableRef:
+    """A table of a snapshot, as the modules in that have it, in the place of a `TableRef`: it is only read.
+
+    Attributes are those of `TableRef`.
+    """
+
+    def __init__(self, table: TableRef, owner: str, part: PinnedPart) -> None:
+        self.name: Final = table.name
+        self.dim: Final = table.dim
+        self.dtype: Final = table.dtype
+        self.rows: Final = table.rows
+        self._routing: Final = Routing.even([owner])
+        self._part: Final = part
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        """As `TableRef`, with the rows as they were."""
+        return self._looked_up(ids, lambda table: rows_query(table, ids))
+
+    def bag(self, ids: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As `TableRef.bag`, with the rows as they were."""
+        return self._looked_up(ids, lambda table: bags_query(table, ids, *args, **kwargs))
+
+    def _looked_up(self, ids: torch.Tensor, make: Callable[[Described], Query[Any]]) -> torch.Tensor:
+        query = make(_Known(self.name, self.dim, self.dtype, self.rows, self._routing))
+        with torch.no_grad():
+            found = query.finish([self._part.look_up(each) for each in query.asked.values()])
+        return found.to(ids.device)
+
+    def __repr__(self) -> str:
+        return f"<PinnedTableRef {self.name!r}, rows of {self.dim} {self.dtype}>"
 
 
 def rows_here(table: HostedObject, query: Query[Any], asked: Asked) -> torch.Tensor:

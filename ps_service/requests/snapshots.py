@@ -15,7 +15,7 @@ from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.pinned import Pinned
 from ps_service.hosting.pinned_module import PinnedModule
 from ps_service.hosting.pinned_table import PinnedTable
-from ps_service.passes.table_refs import TableRef
+from ps_service.passes.table_refs import PinnedTableRef, TableRef
 from ps_service.requests import incidents
 from ps_service.training.no_steps import StillBusy, no_steps
 from ps_service.training.optimizers import HostedOptimizer
@@ -23,13 +23,14 @@ from ps_service.training.state_dicts import state_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
     from ps_service.engine import Engine
     from ps_service.quotas.accounts import Account
     from ps_service.requests.context import RequestContext
+    from ps_service.tables.pinned_part import PinnedPart
     from ps_wire.v1 import operations_pb2 as pb
 
 _PATIENCE_SECONDS: Final = 10.0
@@ -85,7 +86,14 @@ def _pin(
     try:
         with no_steps(_optimizers(engine, objects), _PATIENCE_SECONDS):
             until = time.monotonic() + _PATIENCE_SECONDS
-            pinned = [_pinned(engine, each, snapshot, parts, until) for each in objects]
+            tables = {each.name: each.value.pin() for each in objects if each.is_table}
+            pinned: list[Pinned] = []
+            for each in objects:
+                if each.is_table:
+                    pinned.append(PinnedTable(snapshot, parts, tables[each.name]))
+                else:  # in another thread: hosted code that holds the module may itself wait for a step
+                    copied = in_time(until, partial(_copied, engine, each, tables))
+                    pinned.append(PinnedModule(snapshot, parts, copied, each.class_name))
     except (StillBusy, TimeoutError) as error:
         raise UnavailableError(f"owner {engine.name!r} is too busy for snapshot {snapshot!r}: {error}") from None
     made: list[HostedObject] = []
@@ -116,26 +124,27 @@ def _optimizers(engine: Engine, objects: Sequence[HostedObject]) -> list[HostedO
     return [each for each in optimizers if not own.isdisjoint(map(id, each.value.parameters))]
 
 
-def _pinned(
-    engine: Engine, hosted: HostedObject, snapshot: str, parts: Sequence[pb.SnapshotPart], until: float
-) -> PinnedModule | PinnedTable:
-    if hosted.is_table:
-        return PinnedTable(snapshot, parts, hosted.value.pin())
-    # In another thread: hosted code that holds the module may itself wait for a step.
-    return PinnedModule(snapshot, parts, in_time(until, partial(_copied, engine, hosted)), hosted.class_name)
-
-
-def _copied(engine: Engine, hosted: HostedObject) -> nn.Module:
+def _copied(engine: Engine, hosted: HostedObject, tables: Mapping[str, PinnedPart]) -> nn.Module:
+    """A copy of a module, which looks up in these tables where it has one of them in it."""
     try:
         memo: dict[int, Any] = {}
         with hosted.internals.quiet():
             copied: nn.Module = copy.deepcopy(hosted.value, memo)
-        if tables := [each for each in memo.values() if isinstance(each, TableRef)]:
-            raise InvalidArgumentError(f"it looks up in table {tables[0].name!r}, and would do so as the rows are then")
+            if inside := [each for each in memo.values() if isinstance(each, TableRef)]:
+                copied = copy.deepcopy(hosted.value, {id(each): _pinned(each, engine.name, tables) for each in inside})
         copied.load_state_dict(state_of(engine, hosted))
     except Exception as error:  # hosted classes may do anything when they are copied
         raise InvalidArgumentError(f"{hosted} cannot be kept in a snapshot: {error}") from error
     return copied
+
+
+def _pinned(table: TableRef, owner: str, tables: Mapping[str, PinnedPart]) -> PinnedTableRef:
+    part = tables.get(table.full_name)
+    if part is None:
+        raise InvalidArgumentError(f"it looks up in table {table.name!r}, which has to be in the snapshot, too")
+    if not part.has_all:
+        raise InvalidArgumentError(f"it looks up in table {table.name!r}, which has rows on other owners")
+    return PinnedTableRef(table, owner, part)
 
 
 def _add(engine: Engine, name: str, value: Pinned, account: Account) -> HostedObject:

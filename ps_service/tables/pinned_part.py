@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+from torch.nn.functional import embedding_bag
+
 from ps_service.tables.answers import PIECE_BYTES, check_begin, ids_to_read, plain, sent
 from ps_service.tables.pinned_rows import PinnedRows
 from ps_wire.tables.routing import slots_of
@@ -11,9 +14,8 @@ from ps_wire.tables.routing import slots_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import torch
-
     from ps_service.tables.reading import ReadTable
+    from ps_wire.tables.queries import Asked
 
 
 class PinnedPart:
@@ -57,6 +59,20 @@ class PinnedPart:
             own = self._slots[slots_of(checked)]
             return values[own[there]], there & own
         return values, there
+
+    @property
+    def has_all(self) -> bool:
+        """Whether the owner had all rows of the table."""
+        return bool(self._slots.all())
+
+    def look_up(self, asked: Asked) -> torch.Tensor:
+        """The rows that a look-up outside of a pass asks for, or the sums of bags, float32, in a part that has all."""
+        values = self._rows.look_up(asked.ids)
+        if asked.offsets is None:
+            return values
+        positions, weights = torch.arange(len(values)), asked.weights
+        weights = None if weights is None else weights.detach().float()
+        return embedding_bag(positions, values.float(), asked.offsets, mode="sum", per_sample_weights=weights)
 
     def read_block(self, begin: Any, codec: Any) -> tuple[dict[str, Any], int | None]:
         """As `PinnedTable.read_block`."""

@@ -64,6 +64,19 @@ class PinnedRows:
             there = in_shard | (places >= 0)
             return self._gathered(numbers[there], places[there], in_shard[there]), there
 
+    def look_up(self, ids: torch.Tensor) -> torch.Tensor:
+        """As `TableShard.look_up`, which adds none: ids that had no row read what they would begin with, or that of
+        ids that are not admitted."""
+        with self._shard.lock:
+            found, there = self.read(ids)
+            if there.all():
+                return found
+            default = self._shard.population.default
+            numbers = torch.full((len(ids) - len(found),), -1 if default is None else default)
+            values = torch.empty(len(ids), self._shard.dim, dtype=self._shard.dtype)
+            values[there], values[~there] = found, self._shard.values_of(ids[~there], numbers)
+            return values
+
     def block(self, begin: int, count: int) -> tuple[Block, int | None]:
         """Copies of the rows among the `count` numbers from `begin` on, by `ids` and `values`, and the number to go on
         with; None at the end. In this way each row comes once."""

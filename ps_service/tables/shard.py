@@ -168,7 +168,7 @@ class TableShard:
         has not."""
         ids = checked_ids(ids, self.rows)
         with self.lock:
-            return self._read(ids, self.population.look_up(ids) if add else self.population.find(ids))
+            return self.values_of(ids, self.population.look_up(ids) if add else self.population.find(ids))
 
     def bag(self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """The sums of the rows of bags that are only read, float32 [bags, dim]. An empty bag is zero."""
@@ -179,11 +179,11 @@ class TableShard:
             rows = self.population.find(ids)
             if not (rows < 0).any():
                 return self._kernels.pool(self._rows, rows, offsets, weights)
-            values = self._read(ids, rows).float()
+            values = self.values_of(ids, rows).float()
         return embedding_bag(torch.arange(len(ids)), values, offsets, mode="sum", per_sample_weights=weights)
 
-    def _read(self, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """The rows with these numbers; those with -1 as they would begin."""
+    def values_of(self, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Copies of the rows with these numbers, under the lock; those with -1 as they would begin."""
         missing = rows < 0
         if not missing.any():
             return self._kernels.read(self._rows, rows)

@@ -140,8 +140,8 @@ class OffersSnapshots:
                 name, by any program.
 
         Raises:
-            InvalidArgumentError: The name is none, or one of the objects cannot be in a snapshot, such as a module with
-                a table in it. Nothing was made.
+            InvalidArgumentError: The name is none, or one of the objects cannot be in a snapshot, such as a module that
+                looks up in a table which is not in it, or has rows on other owners. Nothing was made.
             NameConflictError: One of the objects has a snapshot of that name.
             UnknownNameError: There is no snapshot of that name; or an owner that has a part of it was started again.
             UnavailableError: An owner is too busy.

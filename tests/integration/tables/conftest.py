@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 import pytest
 
@@ -10,9 +12,15 @@ import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
+from tests import table_models
+from tests.allowed import allowed
 from tests.conftest import StartOwner
 from tests.integration.tables.moving import NAMES, Addresses
 from trainer_client.client.portal import Portal
+from trainer_client.rpc.agent import Agent
+from trainer_client.rpc.peers import GroupPeers
+from trainer_client.rpc.planning import Plan
+from trainer_client.session.settings import Settings
 
 
 @pytest.fixture
@@ -54,3 +62,31 @@ def owners_beside(servers_beside: list[Server]) -> list[str]:
 def owner_beside(owners_beside: list[str]) -> str:
     """Where the first of these owners listens."""
     return owners_beside[0]
+
+
+@dataclass
+class Group:
+    """Owners of a group, by name, in this process, and a trainer of all of them."""
+
+    ps: tc.Client
+    agents: dict[str, Agent]
+
+    def requests(self, owner: str) -> int:
+        """How many calls an owner has answered."""
+        counts = self.agents[owner].engine.counters.operations()
+        return counts["call"].durations.count if "call" in counts else 0
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[Group]:
+    """Two owners, of which the first keeps the directory."""
+    agents: dict[str, Agent] = {}
+    async with AsyncExitStack() as stack:
+        for name in ("ps0", "ps1"):
+            server = Server(Engine(name, allowed(table_models)), direct_port=0)
+            await server.start()
+            agent = agents[name] = Agent(server, Settings())
+            stack.push_async_callback(agent.leave, 0.0)
+            await agent.join(Plan("" if name == "ps0" else agents["ps0"].server.address), GroupPeers(agent))
+        addresses = [each.server.address for each in agents.values()]
+        yield Group(await stack.enter_async_context(tc.connect(*addresses)), agents)

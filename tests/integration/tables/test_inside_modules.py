@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +12,14 @@ from torch import nn
 from torch.nn import functional
 
 import trainer_client as tc
-from ps_service.engine import Engine
-from ps_service.server import Server
 from ps_service.tables.hosted_table import HostedTable
 from tests import table_models
-from tests.allowed import allowed
 from tests.conftest import StartProcess
 from tests.integration.breaking import same_wherever_it_breaks
 from tests.integration.restarting import Owner
 from tests.integration.support import bits, in_memory
+from tests.integration.tables.conftest import Group
 from tests.waiting import until
-from trainer_client.rpc.agent import Agent
-from trainer_client.rpc.peers import GroupPeers
-from trainer_client.rpc.planning import Plan
-from trainer_client.session.settings import Settings
 from trainer_client.transport.faulty import Direction, Fault, FaultyConnector
 from trainer_client.transport.faulty import Plan as BreakPlan
 
@@ -37,34 +28,6 @@ IDS = torch.tensor([[5, 1, 5], [11, 0, 1]])
 """With duplicates; over two owners, both have rows of these."""
 
 SCORED = "tests.table_models.Scored"
-
-
-@dataclass
-class Group:
-    """Owners of a group, by name, in this process, and a trainer of all of them."""
-
-    ps: tc.Client
-    agents: dict[str, Agent]
-
-    def requests(self, owner: str) -> int:
-        """How many calls an owner has answered."""
-        counts = self.agents[owner].engine.counters.operations()
-        return counts["call"].durations.count if "call" in counts else 0
-
-
-@pytest.fixture
-async def group() -> AsyncIterator[Group]:
-    """Two owners, of which the first keeps the directory."""
-    agents: dict[str, Agent] = {}
-    async with AsyncExitStack() as stack:
-        for name in ("ps0", "ps1"):
-            server = Server(Engine(name, allowed(table_models)), direct_port=0)
-            await server.start()
-            agent = agents[name] = Agent(server, Settings())
-            stack.push_async_callback(agent.leave, 0.0)
-            await agent.join(Plan("" if name == "ps0" else agents["ps0"].server.address), GroupPeers(agent))
-        addresses = [each.server.address for each in agents.values()]
-        yield Group(await stack.enter_async_context(tc.connect(*addresses)), agents)
 
 
 PLACES = {"one owner": ["ps0"], "both owners": ["ps0", "ps1"], "the other owner": ["ps1"]}

@@ -16,6 +16,7 @@ import trainer_client as tc
 from ps_service.tables import answers
 from tests import table_models
 from tests.integration.restarting import Owner
+from tests.integration.tables.conftest import Group
 from tests.integration.tables.moving import table_of, train
 from tests.integration.tables.test_exporting import as_read
 
@@ -199,12 +200,48 @@ async def test_what_cannot_be_in_a_snapshot_is_refused_and_nothing_is_made(ps: t
     assert "items@monday" not in {each.name for each in (await ps.status()).objects}
 
 
-async def test_a_module_with_a_table_in_it_is_refused(tmp_path: Path) -> None:
+async def test_a_module_looks_up_in_the_table_as_it_was(tmp_path: Path) -> None:
     async with Owner(tmp_path, modules=[table_models]) as owner, tc.connect(owner.address) as ps:
-        items = await ps.table("items", 4)
+        items = await ps.table("items", 4, tc.tables.SGD(1.0), init=tc.tables.Normal(1.0))
         scored = await ps.module("tests.table_models.Scored", items, 4, name="scored")
-        with pytest.raises(tc.errors.InvalidArgumentError, match="it looks up in table 'items', and would do so as"):
-            await ps.snapshot("monday", [items, scored])
+        opt = await ps.optimizer(optim.SGD, [*scored.parameters(), items], lr=0.1)
+
+        async def one_pass() -> None:
+            async with ps.context() as ctx:
+                await ctx.backward((await scored(IDS)).square().sum(), step=opt)
+
+        await one_pass()
+        more = torch.cat([IDS, torch.tensor([1000, 1001, 5])])
+        before = await scored.read(more)
+        with pytest.raises(tc.errors.InvalidArgumentError, match="in table 'items', which has to be in the snapshot"):
+            await ps.snapshot("monday", [scored])
+        pinned = await ps.snapshot("monday", [scored, items])
+        await one_pass()
+        await items.upsert(torch.tensor([1000]), torch.zeros(1, 4))
+        await items.remove(IDS[:30])
+        assert torch.equal(await pinned[scored].read(more), before)
+        assert not torch.equal(await scored.read(more), before)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+async def test_bags_of_a_pinned_table_have_its_rows(tmp_path: Path, mode: str) -> None:
+    async with Owner(tmp_path, modules=[table_models]) as owner, tc.connect(owner.address) as ps:
+        items = await ps.table("items", 4, init=tc.tables.Normal(1.0), admit=tc.tables.AfterSightings(2, default=0.5))
+        await items.upsert(IDS[:50], torch.randn(50, 4))
+        pooling = await ps.module("tests.table_models.Pooling", items, name="pooling")
+        ids, offsets = IDS[45:55], torch.tensor([0, 3, 3, 8])
+        before = await pooling.read(ids, offsets, mode)
+        pinned = await ps.snapshot("monday", [pooling, items])
+        await items.clear()
+        torch.testing.assert_close(await pinned[pooling].read(ids, offsets, mode), before)
+
+
+async def test_a_module_with_a_table_over_owners_is_refused(group: Group) -> None:
+    items = await group.ps.table("items", 4)
+    scored = await group.ps.module("tests.table_models.Scored", items, 4, name="scored")
+    with pytest.raises(tc.errors.InvalidArgumentError, match="in table 'items', which has rows on other owners"):
+        await group.ps.snapshot("monday", [scored, items])
+    assert not [each for each in (await group.ps.status()).objects if each.snapshot]
 
 
 async def test_what_is_in_a_snapshot_cannot_be_changed(ps: tc.Client) -> None:
