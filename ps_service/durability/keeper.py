@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ps_service.durability import rounds, snapshot
+from ps_service.durability import rounds, writing
 from ps_service.durability.books import Bookkeeping, bookkeeping
 from ps_service.durability.epoch import FencedError
 from ps_service.durability.keys import Keys, SignatureError
@@ -181,7 +181,7 @@ class Keeper:
         def fill(folder: Path) -> Manifest:
             nonlocal held
             if live is None:
-                manifest, held = snapshot.write_live(self._engine, folder, self._end)
+                manifest, held = writing.write_live(self._engine, folder, self._end)
                 return manifest
             try:
                 return live.write(folder)
@@ -289,7 +289,7 @@ class Keeper:
             self._is_over = True
             place = self._end if self._effects is None else self._effects.log.place()
             books.message.position, books.message.code = place
-            written = self._store.write(lambda folder: snapshot.write(self._engine, books, folder, orderly))
+            written = self._store.write(lambda folder: writing.write(self._engine, books, folder, orderly))
             if self._effects is not None:
                 self._cut()
             return written

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ps_service.durability import snapshot
+from ps_service.durability import writing
 from ps_service.durability.keys import SignatureError
 from ps_service.durability.log.chain import Chain
 from ps_service.durability.log.disk import Disk
@@ -96,7 +96,7 @@ def build_held(folder: Path, moment: Moment, output: Path, make: MakeEngine, key
         try:
             past = _built(engine, folder, begin, moment, keys)
             with closing(Store(output, keys=keys)) as store:
-                store.write(lambda growing, engine=engine: snapshot.write_live(engine, growing)[0])  # type: ignore[misc]
+                store.write(lambda growing, engine=engine: writing.write_live(engine, growing)[0])  # type: ignore[misc]
             return past
         except _InPartError:
             whole = begin.whole

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from ps_service.training.copies import copied
 from ps_service.training.optimizers import optimizer_of
-from ps_service.training.snapshots import copied
 from ps_wire import reported
 from ps_wire.codec.trees import tensors_in
 from ps_wire.errors import InvalidArgumentError

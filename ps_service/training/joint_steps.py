@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ps_service.training.copies import StepUndo
 from ps_service.training.optimizers import noted
-from ps_service.training.snapshots import Snapshot
 from ps_service.training.sparse_rules import never_half_done
 from ps_service.training.step_access import StepAccess
 
@@ -83,7 +83,7 @@ def _apply(shares: Sequence[_Share], nbytes: int, locks: ParameterLocks) -> None
     with StepAccess(locks, list(parameters.values()), list(states.values()), consistent):
         # Those that may raise come first, so that whatever has to be undone has a copy.
         may_raise = [share for share in shares if not never_half_done(share.optimizer.optimizer)]
-        undo = [Snapshot(share.optimizer.optimizer, share.parameters) for share in may_raise]
+        undo = [StepUndo(share.optimizer.optimizer, share.parameters) for share in may_raise]
         try:
             for share in (*may_raise, *(share for share in shares if share not in may_raise)):
                 latency = share.optimizer.latency

@@ -18,8 +18,8 @@ from ps_service.passes.staleness import StepCounter
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.tables.stand_in import AllRows
 from ps_service.training import foreach_steps, sparse_rules, torch_step
+from ps_service.training.copies import StepUndo, copied
 from ps_service.training.reported_values import ReportedValues
-from ps_service.training.snapshots import Snapshot, copied
 from ps_service.training.spread import WHOLE
 from ps_service.training.step_access import StepAccess
 from ps_wire.errors import InternalError, InvalidArgumentError, NonFiniteGradientError
@@ -260,7 +260,7 @@ class HostedOptimizer:
             return
         told = present if note is None else noted(present)
         with access:
-            undo = None if sparse_rules.never_half_done(self.optimizer) else Snapshot(self.optimizer, parameters)
+            undo = None if sparse_rules.never_half_done(self.optimizer) else StepUndo(self.optimizer, parameters)
             try:
                 self.write(present)
                 self.count(parameters, parameter_states, gradients)

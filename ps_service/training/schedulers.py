@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ps_service.training.snapshots import copied
+from ps_service.training.copies import copied
 from ps_wire.decorators import remote
 from ps_wire.errors import InvalidArgumentError
 

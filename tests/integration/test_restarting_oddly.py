@@ -179,7 +179,7 @@ async def _hang(ps: tc.Client, case: str) -> Any:
 async def test_an_object_whose_state_hangs_is_left_out(
     owner: Owner, ps: tc.Client, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    monkeypatch.setattr("ps_service.durability.snapshot._PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("ps_service.durability.writing._PATIENCE_SECONDS", 0.2)
     tally = await ps.create(TALLY)
     await tally.add(5)
     hanging = await asyncio.create_task(_hang(ps, case))  # in a context of its own

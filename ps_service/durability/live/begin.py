@@ -28,10 +28,10 @@ from ps_service.durability.object_states import CannotBeKept, OutOfTime, within
 from ps_service.durability.run_records import runs_of
 from ps_service.tables.naming import ids_in
 from ps_service.tables.optimizer import RowOptimizer
+from ps_service.training.copies import copied
 from ps_service.training.no_steps import StillBusy
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
-from ps_service.training.snapshots import copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

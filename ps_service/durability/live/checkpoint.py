@@ -23,8 +23,8 @@ from ps_service.durability.object_records import Records
 from ps_service.durability.object_states import live_state_of
 from ps_service.durability.store import finished
 from ps_service.durability.value_files import BLOCKS
+from ps_service.training.copies import copied
 from ps_service.training.no_steps import StillBusy
-from ps_service.training.snapshots import copied
 
 if TYPE_CHECKING:
     from collections.abc import Generator

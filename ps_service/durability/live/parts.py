@@ -10,7 +10,7 @@ import torch
 from torch import optim
 
 from ps_service.durability.tensors import is_native
-from ps_service.training.snapshots import copied
+from ps_service.training.copies import copied
 from ps_wire.limits import MIB
 
 if TYPE_CHECKING:

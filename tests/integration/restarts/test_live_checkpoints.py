@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 
 import trainer_client as tc
 from ps_service.cli import probe
-from ps_service.durability import snapshot
+from ps_service.durability import writing
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
 from ps_service.server import Server
@@ -135,7 +135,7 @@ async def test_what_cannot_be_kept_is_named(owner: Owner, ps: tc.Client) -> None
 async def test_if_a_module_is_busy_there_is_an_error_and_training_goes_on(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(writing, "_PATIENCE_SECONDS", 0.2)
     net = await ps.module(LINEAR, 4, 2, name="net")
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
     (hosted,) = (each for each in owner.server.engine.registry.objects() if each.name == "net.optimizer")
@@ -167,7 +167,7 @@ async def test_each_is_an_event_and_so_is_one_that_could_not_be_written(
     def refuse(*_: object) -> None:
         raise CheckpointError("the disk is full")
 
-    monkeypatch.setattr(snapshot, "write_live", refuse)
+    monkeypatch.setattr(writing, "write_live", refuse)
     for _ in range(2):
         with pytest.raises(tc.errors.InternalError, match="the disk is full"):
             await write(owner)

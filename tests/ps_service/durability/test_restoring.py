@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import optim
 
-from ps_service.durability import snapshot
+from ps_service.durability import writing
 from ps_service.durability.books import bookkeeping
 from ps_service.durability.keeper import Keeper
 from ps_service.durability.manifest import Manifest
@@ -53,7 +53,7 @@ async def running() -> AsyncIterator[Running]:
 
 
 def write(engine: Engine, folder: Path, orderly: bool = True) -> Manifest:
-    manifest = snapshot.write(engine, bookkeeping(engine), folder, orderly)
+    manifest = writing.write(engine, bookkeeping(engine), folder, orderly)
     manifest.files.update({path.name: {} for path in folder.iterdir()})  # as `Store` does
     return manifest
 

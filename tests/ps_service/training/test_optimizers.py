@@ -250,9 +250,9 @@ def test_a_momentum_of_many_steps_over_few_rows_does_not_grow_for_ever(owner: Ow
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_steps_of_torchs_optimizers_copy_nothing(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
-        raise AssertionError("a snapshot was taken")
+        raise AssertionError("a copy was made")
 
-    monkeypatch.setattr("ps_service.training.optimizers.Snapshot", refuse)
+    monkeypatch.setattr("ps_service.training.optimizers.StepUndo", refuse)
     for cls, options in (
         (optim.SGD, {"momentum": 0.9}),
         (optim.SGD, {"momentum": 0.9, "nesterov": True, "maximize": True}),

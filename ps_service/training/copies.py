@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import optim
 
 
-class Snapshot:
+class StepUndo:
     """A copy of parameters that a step will write, and of an optimizer's whole state and options, to restore when the
     step raises halfway."""
 
