@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import nn
 
 from ps_service.hosting.pinned import Pinned
 from ps_wire.decorators import remote
 
 if TYPE_CHECKING:
-    from ps_wire.v1.operations_pb2 import SnapshotPart
+    from torch import nn
+
+    from ps_service.hosting.pinned import SnapshotMark
+
+_EXAMINED: Final = 4
+"""Calls after which a module whose parameters have stayed is known not to write to them."""
 
 
 class PinnedModule(Pinned):
-    """A copy of a module, in evaluation mode. `class_name` is that of the module."""
+    """A copy of a module, in evaluation mode. `class_name` is that of the module. Its code may change what it is called
+    on, such as buffers and attributes, so each call has a copy of its own. That has its own parameters, too, unless the
+    first calls have left these as they were; and if it `is_layer`, made of layers of torch alone, there is no copy."""
 
-    def __init__(self, snapshot: str, parts: Sequence[SnapshotPart], module: nn.Module, class_name: str) -> None:
-        super().__init__(snapshot, parts)
+    def __init__(self, snapshot: SnapshotMark, module: nn.Module, class_name: str, is_layer: bool) -> None:
+        super().__init__(snapshot)
         self._module: Final = module.eval().requires_grad_(False)
         self._class_name: Final = class_name
+        self._is_layer: Final = is_layer
+        self._parameters: Final = list(module.parameters())
+        self._examined = 0
+        self._writes = False
         tensors = {id(each): each for each in (*module.parameters(), *module.buffers())}.values()
         self.elements = sum(each.numel() for each in tensors)
         self._nbytes: Final = sum(each.numel() * each.element_size() for each in tensors)
@@ -40,7 +50,21 @@ class PinnedModule(Pinned):
     def read(self, *args: Any, **kwargs: Any) -> Any:
         """The result of the module's `forward`, without a graph."""
         with torch.no_grad():
-            return self._module(*args, **kwargs)
+            if self._is_layer:
+                return self._module(*args, **kwargs)
+            if self._examined >= _EXAMINED and not self._writes:
+                return copy.deepcopy(self._module, {id(each): each for each in self._parameters})(*args, **kwargs)
+            own = copy.deepcopy(self._module)
+            result = own(*args, **kwargs)
+            self._examine(own)
+            return result
+
+    def _examine(self, own: nn.Module) -> None:
+        """Looks whether a call has written to the parameters of its copy."""
+        if not self._writes:
+            now = list(own.parameters())
+            are_same = len(now) == len(self._parameters) and all(map(torch.equal, now, self._parameters))
+            self._writes, self._examined = not are_same, self._examined + 1
 
     @remote(role="bulk")
     def state(self) -> dict[str, Any]:

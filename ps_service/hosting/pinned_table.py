@@ -8,19 +8,17 @@ from ps_service.hosting.pinned import Pinned
 from ps_wire.decorators import remote
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
+    from ps_service.hosting.pinned import SnapshotMark
     from ps_service.tables.pinned_part import PinnedPart
-    from ps_wire.v1.operations_pb2 import SnapshotPart
 
 
 class PinnedTable(Pinned):
     """What a snapshot has of a table on this owner."""
 
-    def __init__(self, snapshot: str, parts: Sequence[SnapshotPart], rows: PinnedPart) -> None:
-        super().__init__(snapshot, parts)
+    def __init__(self, snapshot: SnapshotMark, rows: PinnedPart) -> None:
+        super().__init__(snapshot)
         self._rows: Final = rows
         self.elements = rows.elements
 
@@ -32,7 +30,7 @@ class PinnedTable(Pinned):
     @remote(role="reader")
     def describe(self) -> dict[str, Any]:
         """What the table was made with, the slots of this owner, bool [SLOTS], the version of its rows, and the bytes
-        of those that were copied since."""
+        of those that were copied since; of all, if the table was deleted."""
         return self._rows.describe()
 
     @remote(role="reader")

@@ -275,6 +275,9 @@ class PinnedTableRef:
             found = query.finish([self._part.look_up(each) for each in query.asked.values()])
         return found.to(ids.device)
 
+    def __deepcopy__(self, memo: object) -> PinnedTableRef:
+        return self
+
     def __repr__(self) -> str:
         return f"<PinnedTableRef {self.name!r}, rows of {self.dim} {self.dtype}>"
 

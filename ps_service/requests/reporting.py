@@ -144,7 +144,7 @@ def _object(hosted: HostedObject) -> pb.ObjectStatus:
         parameters=elements,
         bytes=nbytes,
         references=hosted.references,
-        snapshot=hosted.value.snapshot if isinstance(hosted.value, Pinned) else "",
+        snapshot=hosted.value.snapshot.name if isinstance(hosted.value, Pinned) else "",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from ps_service.access import namespaces
 from ps_service.execution.in_time import in_time
 from ps_service.hosting.fingerprints import NO_FINGERPRINT
 from ps_service.hosting.objects import HostedObject
-from ps_service.hosting.pinned import Pinned
+from ps_service.hosting.pinned import Pinned, SnapshotMark
 from ps_service.hosting.pinned_module import PinnedModule
 from ps_service.hosting.pinned_table import PinnedTable
 from ps_service.passes.table_refs import PinnedTableRef, TableRef
@@ -23,7 +24,7 @@ from ps_service.training.state_dicts import state_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import nn
 
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
     from ps_service.tables.pinned_part import PinnedPart
     from ps_wire.v1 import operations_pb2 as pb
 
-_PATIENCE_SECONDS: Final = 10.0
-"""Seconds to wait for steps, and for hosted code that uses the modules."""
+_TRIES: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""Seconds to wait for hosted code that uses the modules, while steps wait; and then to let those go on."""
+
+_STEP_SECONDS: Final = 10.0
+"""Seconds to wait for a step that is being applied."""
 
 _MARK: Final = "@"
 """What stands between the name of an object and that of a snapshot of it."""
@@ -49,12 +53,9 @@ def snapshot(ctx: RequestContext, request: pb.SnapshotRequest, reply: pb.Snapsho
             f"the name of a snapshot is 1 to 64 letters, digits, '_', '.' and '-', not {request.name[:80]!r}"
         )
     if request.objects:
-        objects = {each.object_id: ctx.find(each) for each in request.objects}
-        found = _pin(ctx.engine, list(objects.values()), request.name, list(request.parts), ctx.account)
-        for each in found:
-            incidents.made(ctx, each)
+        found = _made(ctx, request)
     else:
-        found = _found(ctx, request.name)
+        found = [each for each in _found(ctx, request.name) if request.id in (b"", each.value.snapshot.id)]
     if request.remove:
         for each in found:
             incidents.deleted(ctx, ctx.engine.registry.delete(each.name), [])
@@ -62,49 +63,77 @@ def snapshot(ctx: RequestContext, request: pb.SnapshotRequest, reply: pb.Snapsho
     for each in found:
         ctx.describe(reply.objects.add(), each)
     if found:
-        reply.parts.extend(found[0].value.parts)
+        reply.parts.extend(found[0].value.snapshot.parts)
+        reply.id = found[0].value.snapshot.id
+
+
+def _made(ctx: RequestContext, request: pb.SnapshotRequest) -> list[HostedObject]:
+    if _found(ctx, request.name):
+        raise NameConflictError(
+            f"owner {ctx.engine.name!r} has a snapshot {request.name!r} already: give this one another name, or remove "
+            "that one"
+        )
+    objects = {each.object_id: ctx.find(each) for each in request.objects}
+    mark = SnapshotMark(request.name, request.id, list(request.parts))
+    made = _pin(ctx.engine, list(objects.values()), mark, ctx.account)
+    for each in made:
+        incidents.made(ctx, each)
+    return made
 
 
 def _found(ctx: RequestContext, name: str) -> list[HostedObject]:
     """What there is of a snapshot in the namespace of the caller."""
     pinned = [each for each in ctx.engine.registry.objects() if isinstance(each.value, Pinned)]
     return [
-        each for each in pinned if each.value.snapshot == name and namespaces.of(each.name) == ctx.account.namespace
+        each
+        for each in pinned
+        if each.value.snapshot.name == name and namespaces.of(each.name) == ctx.account.namespace
     ]
 
 
-def _pin(
-    engine: Engine, objects: Sequence[HostedObject], snapshot: str, parts: Sequence[pb.SnapshotPart], account: Account
-) -> list[HostedObject]:
+def _pin(engine: Engine, objects: Sequence[HostedObject], mark: SnapshotMark, account: Account) -> list[HostedObject]:
     """Objects that have some modules and tables as they are now, all as between the same steps of their optimizers.
 
     Raises `InvalidArgumentError` if one of them cannot be kept, `NameConflictError` if one is there already,
     `UnavailableError` if the owner is too busy, and as `Registry.get_or_make`. Nothing is kept then.
     """
     for each in objects:
-        _check(engine, each, snapshot)
-    try:
-        with no_steps(_optimizers(engine, objects), _PATIENCE_SECONDS):
-            until = time.monotonic() + _PATIENCE_SECONDS
-            tables = {each.name: each.value.pin() for each in objects if each.is_table}
-            pinned: list[Pinned] = []
-            for each in objects:
-                if each.is_table:
-                    pinned.append(PinnedTable(snapshot, parts, tables[each.name]))
-                else:  # in another thread: hosted code that holds the module may itself wait for a step
-                    copied = in_time(until, partial(_copied, engine, each, tables))
-                    pinned.append(PinnedModule(snapshot, parts, copied, each.class_name))
-    except (StillBusy, TimeoutError) as error:
-        raise UnavailableError(f"owner {engine.name!r} is too busy for snapshot {snapshot!r}: {error}") from None
+        _check(engine, each, mark.name)
+    pinned = _pinned_together(engine, objects, mark)
     made: list[HostedObject] = []
     try:
         for hosted, value in zip(objects, pinned, strict=True):
-            made.append(_add(engine, f"{hosted.name}{_MARK}{snapshot}", value, account))
+            made.append(_add(engine, f"{hosted.name}{_MARK}{mark.name}", value, account))
     except BaseException:
         for each in made:
             engine.registry.delete(each.name)
         raise
     return made
+
+
+def _pinned_together(engine: Engine, objects: Sequence[HostedObject], mark: SnapshotMark) -> list[Pinned]:
+    """What there is of objects between the same steps. Steps wait for it, so hosted code that holds a module is waited
+    for a short while only; then steps go on, and it is tried again."""
+    optimizers = _optimizers(engine, objects)
+    for seconds in _TRIES:
+        with suppress(StillBusy, TimeoutError), no_steps(optimizers, _STEP_SECONDS):
+            until = time.monotonic() + seconds
+            return [*_values(engine, objects, mark, until)]
+        time.sleep(seconds)
+    raise UnavailableError(
+        f"owner {engine.name!r} has not come to snapshot {mark.name!r}: calls of its modules, or steps, take too long; "
+        "try again later"
+    )
+
+
+def _values(engine: Engine, objects: Sequence[HostedObject], mark: SnapshotMark, until: float) -> Iterator[Pinned]:
+    tables = {each.name: each.value.pin() for each in objects if each.is_table}
+    for each in objects:
+        if each.is_table:
+            yield PinnedTable(mark, tables[each.name])
+        else:  # in another thread: hosted code that holds the module may itself wait for a step
+            copied = in_time(until, partial(_copied, engine, each, tables))
+            yield PinnedModule(mark, copied, each.class_name, each.is_layer)
 
 
 def _check(engine: Engine, hosted: HostedObject, snapshot: str) -> None:
@@ -149,7 +178,9 @@ def _pinned(table: TableRef, owner: str, tables: Mapping[str, PinnedPart]) -> Pi
 
 def _add(engine: Engine, name: str, value: Pinned, account: Account) -> HostedObject:
     def make() -> HostedObject:
-        return HostedObject(engine.name, value, engine.parameter_locks, name)
+        hosted = HostedObject(engine.name, value, engine.parameter_locks, name)
+        hosted.made_with = "ps.snapshot(…)"
+        return hosted
 
     made, is_new = engine.registry.get_or_make(name, NO_FINGERPRINT, make, account=account)
     if not is_new:

@@ -45,7 +45,7 @@ class TableBudget:
     def exceeded(self, table: str, row_bytes: int) -> PsError:
         """The error for rows of so many bytes of a table, named in the message, that would need more."""
         return TooLargeError(
-            f"owner {self.owner!r} has no room for more rows of {table}: its tables take {self.nbytes:,} of the "
-            f"{self.limit:,} bytes that they may take. Remove or evict rows, spread the tables over more owners, or "
-            "raise max_table_bytes on the owner"
+            f"owner {self.owner!r} has no room for more rows of {table}: its tables, with what snapshots have of them, "
+            f"take {self.nbytes:,} of the {self.limit:,} bytes that they may take. Remove or evict rows, remove "
+            "snapshots, spread the tables over more owners, or raise max_table_bytes on the owner"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from weakref import ref
 
 import torch
 from torch.nn.functional import embedding_bag
@@ -24,6 +25,7 @@ class PinnedPart:
 
     def __init__(self, table: ReadTable, settings: Mapping[str, Any]) -> None:
         self._shard: Final = table.shard
+        self._table: Final = ref(table)
         self._settings: Final = settings
         with table.shard.lock:
             self._slots: Final = table.routing.slots(table.owner)
@@ -34,7 +36,7 @@ class PinnedPart:
     @property
     def nbytes(self) -> int:
         """See the class."""
-        return self._rows.nbytes
+        return self._rows.nbytes + (self._shard.memory if self._table() is None else 0)
 
     def describe(self) -> dict[str, Any]:
         """As `PinnedTable.describe`."""

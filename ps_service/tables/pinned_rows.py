@@ -36,6 +36,8 @@ class PinnedRows:
             self._copied: Final = make_id_map(max(self.count, 1))
             self._values: Final = make_rows(max(self.count, 1), shard.dim, shard.dtype)
             shard.watchers.tell_before(self)
+            shard.population.budget.watch(self)
+            self._count_bytes()
 
     @property
     def nbytes(self) -> int:
@@ -54,6 +56,10 @@ class PinnedRows:
         self._values.grow(self._copied.rows)
         self._values.write(places, population.values(numbers))
         self._places[numbers] = places.to(torch.int32)
+        self._count_bytes()
+
+    def _count_bytes(self) -> None:
+        self._shard.population.budget.note(self, self.nbytes, 0)
 
     def read(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Copies of the rows of ids that had one, [m, dim], and which did, bool [n]."""

@@ -57,7 +57,7 @@ class Population:
         self._clock: Final = clock
         # Microseconds by which the time of the rows is before that of the clock.
         self._behind = 0
-        self._budget = TableBudget("", sys.maxsize)
+        self.budget = TableBudget("", sys.maxsize)
         self._title = "this table"
         self._default_value: Final = 0.0 if admission is None else admission.default
         self.gate: Final = make_gate(admission, seed)
@@ -71,7 +71,7 @@ class Population:
 
     def count_in(self, budget: TableBudget, title: str) -> None:
         """Counts the memory of the rows in the budget of an owner, which bounds how many are added."""
-        self._title, self._budget = title, budget
+        self._title, self.budget = title, budget
         budget.watch(self)
         budget.note(self, self.nbytes, self.map.rows)
 
@@ -191,7 +191,7 @@ class Population:
             self.seen.clear()
         self.watchers.cleared()
         self._write_default()
-        self._budget.note(self, self.nbytes, self.map.rows)
+        self.budget.note(self, self.nbytes, self.map.rows)
 
     def life(self, numbers: torch.Tensor, now: int = 0) -> dict[str, torch.Tensor]:
         """What is known at a time (at 0, now) of when and how often rows were looked up, as `Seen.ages`; empty if
@@ -309,12 +309,12 @@ class Population:
         """The rows of ids; all that are missing are added, and the rows of `kept` do not make room for them."""
         # Rows that have been removed take memory until other ids get their numbers.
         used = self.map.rows
-        most = min(self._most, used + self._budget.room(self._row_bytes + MAP_BYTES))
+        most = min(self._most, used + self.budget.room(self._row_bytes + MAP_BYTES))
         try:
             numbers, new = self.map.find_or_add(ids, most)
         except TooLargeError:
             # The map may have made room for ids that were taken back.
-            self._budget.note(self, self.nbytes, self.map.rows)
+            self.budget.note(self, self.nbytes, self.map.rows)
             if not self._make_room(ids, kept, most):
                 raise self._exceeded(ids, most) from None
             used = self.map.rows
@@ -334,14 +334,14 @@ class Population:
         self.watchers.written(numbers)
         if self.seen is not None:
             self.seen.begin(self.map.rows, numbers, now)
-        self._budget.note(self, self.nbytes, self.map.rows)
+        self.budget.note(self, self.nbytes, self.map.rows)
 
     def _exceeded(self, ids: torch.Tensor, most: int) -> PsError:
         """The error for ids that would need more rows than there may be."""
         if most < self._most:
-            return self._budget.exceeded(self._title, self._row_bytes + MAP_BYTES)
+            return self.budget.exceeded(self._title, self._row_bytes + MAP_BYTES)
         missing = len(self._kernels.unique(ids[self.map.find(ids) < 0])[0])
-        where = f" on owner {self._budget.owner!r}" if self._budget.owner else ""
+        where = f" on owner {self.budget.owner!r}" if self.budget.owner else ""
         if self._at_capacity is None:
             evicted = "have rows evicted (evict=tc.tables.Eviction(at_capacity=…))"
         else:

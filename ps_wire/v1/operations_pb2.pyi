@@ -1490,24 +1490,28 @@ class SnapshotPart(_message.Message):
     def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("name", "objects", "parts", "remove")
+    __slots__ = ("name", "objects", "parts", "remove", "id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     objects: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
     parts: _containers.RepeatedCompositeFieldContainer[SnapshotPart]
     remove: bool
-    def __init__(self, name: _Optional[str] = ..., objects: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[SnapshotPart, _Mapping]]] = ..., remove: bool = ...) -> None: ...
+    id: bytes
+    def __init__(self, name: _Optional[str] = ..., objects: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[SnapshotPart, _Mapping]]] = ..., remove: bool = ..., id: _Optional[bytes] = ...) -> None: ...
 
 class SnapshotReply(_message.Message):
-    __slots__ = ("objects", "parts")
+    __slots__ = ("objects", "parts", "id")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectInfo]
     parts: _containers.RepeatedCompositeFieldContainer[SnapshotPart]
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectInfo, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[SnapshotPart, _Mapping]]] = ...) -> None: ...
+    id: bytes
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectInfo, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[SnapshotPart, _Mapping]]] = ..., id: _Optional[bytes] = ...) -> None: ...
 
 class DurableRequest(_message.Message):
     __slots__ = ("position",)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -44,6 +45,9 @@ class Source(Protocol):
 
     async def find_module(self, name: str) -> RemoteModule | PinnedModule:
         """The module of a name. Raises `UnknownNameError`."""
+
+    async def find_owners(self) -> None:
+        """Connects to owners that have joined since, if it can."""
 
 
 class ExporterOfTable:
@@ -164,7 +168,7 @@ class Exporter:
     async def _export(self, newest: Manifest | None, once: bool) -> None:
         before = newest or Manifest(0, "", 0.0, 0.0)
         parts = await self._parts(before)
-        is_first = True
+        is_first, told = True, ""
         while True:
             began, as_of = time.monotonic(), time.time()
             try:
@@ -173,14 +177,17 @@ class Exporter:
             except _LOST as error:
                 if once:
                     raise
-                _log.warning("the export asks for its objects again: %s", error)
+                if str(error) != told:
+                    _log.warning("the export asks for its objects again: %s", error)
+                told = str(error)
                 for each in parts:
                     each.lost()
+                await self._source.find_owners()
             else:
                 tables = {of.name: of.files for of in parts if isinstance(of, ExporterOfTable) and of.files}
                 files = {of.name: of.file for of in parts if isinstance(of, ExporterOfModule) and of.file}
                 before = await self._write(before, as_of, tables, files)
-                is_first = False
+                is_first, told = False, ""
                 if once:
                     return
             await asyncio.sleep(max(0.0, self._every - (time.monotonic() - began)))
@@ -188,6 +195,11 @@ class Exporter:
     async def _round(self, part: Part, parts: list[Part], must_be_there: bool) -> None:
         """A round of one object. One that was deleted is left out from then on, if nobody has named it, and otherwise
         waited for."""
+        with suppress(UnknownNameError):
+            return await part.round()
+        # It may have moved to an owner that has joined since.
+        await self._source.find_owners()
+        part.lost()
         try:
             await part.round()
         except UnknownNameError as error:

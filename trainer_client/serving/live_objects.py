@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ps_wire.errors import InvalidArgumentError, UnknownNameError
+from ps_wire.errors import InvalidArgumentError, PsError, UnknownNameError
 
 if TYPE_CHECKING:
     from ps_wire.status import OwnerStatus
@@ -23,6 +23,7 @@ class Client(Protocol):
     def table(self, name: str) -> Pending[Table]: ...
     def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]: ...
     def status(self, owner: str = "") -> Pending[OwnerStatus]: ...
+    def find_owners(self) -> Pending[list[str]]: ...
     def snapshot(self, name: str) -> Pending[Snapshot]: ...
 
 
@@ -50,10 +51,21 @@ class LiveObjects:
 
     async def find_module(self, name: str) -> RemoteModule:
         """As `Source.find_module`: the module of that name, on whichever owner it is."""
+        found = []
         for owner in self._ps.owners:
             with suppress(UnknownNameError):
-                found = await self._ps.attach(name, owner)
-                if "forward" not in found.methods:
-                    raise InvalidArgumentError(f"{name!r} is {found}, and no module that could be exported")
-                return cast("RemoteModule", found)
-        raise UnknownNameError(f"there is no module {name!r} on {', '.join(self._ps.owners)}")
+                found.append(await self._ps.attach(name, owner))
+        modules = [each for each in found if "forward" in each.methods]
+        if len(modules) > 1:
+            owners = " and ".join(each.owner for each in modules)
+            raise InvalidArgumentError(f"{owners} have a module {name!r} each, and an export has one of a name")
+        if not modules and found:
+            raise InvalidArgumentError(f"{name!r} is {found[0]}, and no module that could be exported")
+        if not modules:
+            raise UnknownNameError(f"there is no module {name!r} on {', '.join(self._ps.owners)}")
+        return cast("RemoteModule", modules[0])
+
+    async def find_owners(self) -> None:
+        """As `Source.find_owners`."""
+        with suppress(PsError):  # it was told its owners, or the directory is away
+            await self._ps.find_owners()

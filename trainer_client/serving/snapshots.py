@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
-from ps_wire.errors import InvalidArgumentError, RowsMovedError, UnknownNameError
+import torch
+
+from ps_wire.errors import InvalidArgumentError, NameConflictError, RowsMovedError, UnknownNameError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import SnapshotPart, SnapshotRequest
 from trainer_client.handles.handles import RemoteModule, RemoteObject, handle_from
@@ -45,27 +48,38 @@ class Snapshot:
     """
 
     def __init__(
-        self, name: str, sessions: Sessions, modules: Mapping[Part, PinnedModule], tables: Mapping[str, PinnedTable]
+        self,
+        name: str,
+        id: bytes,
+        parts: Mapping[Part, RemoteObject],
+        modules: Mapping[Part, PinnedModule],
+        tables: Mapping[str, PinnedTable],
     ) -> None:
         self.name: Final = name
+        self._id: Final = id
+        self._parts: Final = parts
         self.objects: Final[Sequence[PinnedTable | PinnedModule]] = [*tables.values(), *modules.values()]
-        self._sessions = sessions
+        self._sessions = {owner: each.session for (owner, _), each in parts.items()}
         self._modules = modules
         self._tables = tables
-        self._loop = next(iter(sessions.values())).loop
+        self._loop = next(iter(self._sessions.values())).loop
 
     def __getitem__(self, target: Any) -> Any:
         """The object as it was, for a handle of it or its name. Raises `KeyError` if it is not in the snapshot, or
         several owners have one of that name."""
-        found: list[PinnedTable | PinnedModule]
+        found: Sequence[PinnedTable | PinnedModule]
         if isinstance(target, Table):
             found = [each for name, each in self._tables.items() if name == target.name]
         elif isinstance(target, RemoteModule):
-            found = [each for part, each in self._modules.items() if part == (target.owner, target.name)]
+            # It may have moved to another owner since.
+            own = [each for part, each in self._modules.items() if part == (target.owner, target.name)]
+            found = own or [each for (_, name), each in self._modules.items() if name == target.name]
         else:
             found = [each for each in self.objects if each.name == target]
         if len(found) != 1:
-            raise KeyError(f"snapshot {self.name!r} has {len(found)} objects {target!r}; it has {self._names()}")
+            what = repr(getattr(target, "name", target))
+            several = "several owners have one of that name: give its handle" if found else f"it has {self._names()}"
+            raise KeyError(f"snapshot {self.name!r} has not one object {what}; {several}")
         return found[0]
 
     def nbytes(self) -> Pending[dict[str, int]]:
@@ -74,16 +88,15 @@ class Snapshot:
 
         async def asking() -> dict[str, int]:
             found = dict.fromkeys(self._sessions, 0)
-            for owner, session in self._sessions.items():
-                for each in (await _ask(session, SnapshotRequest(name=self.name)))[0]:
-                    found[owner] += (await each.call("describe"))["bytes"]
+            for (owner, _), each in self._parts.items():
+                found[owner] += (await _described(each))["bytes"]
             return found
 
         return Pending.run(self._loop, asking())
 
     def remove(self) -> Pending[None]:
         """Removes it from all of its owners. Nobody can read it any more, and the objects stay as they are."""
-        return Pending.run(self._loop, _remove(self._sessions, self.name))
+        return Pending.run(self._loop, _remove(self._sessions, self.name, self._id))
 
     # As `Source` of an export
 
@@ -94,7 +107,10 @@ class Snapshot:
     async def find_module(self, name: str) -> PinnedModule:
         """The module of that name. Raises `UnknownNameError`."""
         found = [each for (_, of), each in self._modules.items() if of == name]
-        return found[0] if len(found) == 1 else self._lacks(name, "module" if not found else "only module")
+        return found[0] if len(found) == 1 else self._lacks(name, "module of its own name" if found else "module")
+
+    async def find_owners(self) -> None:
+        """Does nothing: a snapshot stays on its owners."""
 
     async def names(self) -> tuple[list[str], list[str]]:
         """The names of the tables and of the modules in it."""
@@ -142,25 +158,32 @@ class OffersSnapshots:
         Raises:
             InvalidArgumentError: The name is none, or one of the objects cannot be in a snapshot, such as a module that
                 looks up in a table which is not in it, or has rows on other owners. Nothing was made.
-            NameConflictError: One of the objects has a snapshot of that name.
+            NameConflictError: There is a snapshot of that name already. Nothing was made.
             UnknownNameError: There is no snapshot of that name; or an owner that has a part of it was started again.
             UnavailableError: An owner is too busy.
         """
+        if not isinstance(name, str):
+            raise InvalidArgumentError(f"a snapshot is named by a text, not {name!r}")
         if objects is None:
             return Pending.run(self._loop, _opened(name, self.sessions))
         return Pending.run(self._loop, _made(name, self.sessions, list(objects)))
 
 
 async def _made(name: str, sessions: Sessions, objects: Sequence[Any]) -> Snapshot:
-    """Makes a snapshot; errors as for `Client.snapshot`."""
+    for answer in await asyncio.gather(*(_ask(each, SnapshotRequest(name=name)) for each in sessions.values())):
+        if answer.objects:
+            raise NameConflictError(
+                f"there is a snapshot {name!r} of {', '.join(map(_of, answer.objects))} already: give this one another "
+                f"name, or remove that one, (await ps.snapshot({name!r})).remove()"
+            )
     for attempt in range(_MOST_ATTEMPTS):
-        parts = await _parts_of(objects)
+        parts, id = await _parts_of(objects), secrets.token_bytes(16)
         of_owners = {owner: sessions[owner] for owner in {owner for owner, _ in parts}}
         try:
-            await _make(name, of_owners, parts)
+            await _make(name, id, of_owners, parts)
             return await _opened(name, of_owners)
         except RowsMovedError:
-            await _remove(of_owners, name)
+            await _remove(of_owners, name, id)
             if attempt == _MOST_ATTEMPTS - 1:
                 raise
     raise AssertionError
@@ -185,17 +208,16 @@ async def _parts_of(objects: Sequence[Any]) -> dict[Part, RemoteObject]:
     return parts
 
 
-async def _make(name: str, sessions: Sessions, parts: Mapping[Part, RemoteObject]) -> None:
+async def _make(name: str, id: bytes, sessions: Sessions, parts: Mapping[Part, RemoteObject]) -> None:
     listed = [SnapshotPart(owner=owner, name=each) for owner, each in parts]
     asked = []
     for owner, session in sessions.items():
         handles = [each.ref.to_message() for (of, _), each in parts.items() if of == owner]
-        asked.append(_ask(session, SnapshotRequest(name=name, objects=handles, parts=listed)))
+        asked.append(_ask(session, SnapshotRequest(name=name, id=id, objects=handles, parts=listed)))
     answers = await asyncio.gather(*asked, return_exceptions=True)
     failed = [each for each in answers if isinstance(each, BaseException)]
     if failed:
-        there = [owner for owner, each in zip(sessions, answers, strict=True) if not isinstance(each, BaseException)]
-        await _remove({owner: sessions[owner] for owner in there}, name)
+        await _remove(sessions, name, id)
         raise failed[0]
 
 
@@ -204,9 +226,12 @@ async def _opened(name: str, sessions: Sessions) -> Snapshot:
     answers = await asyncio.gather(*(_ask(each, SnapshotRequest(name=name)) for each in sessions.values()))
     objects: dict[Part, RemoteObject] = {}
     wanted: set[Part] = set()
-    for owner, (handles, parts) in zip(sessions, answers, strict=True):
-        objects |= {(owner, each.name.rpartition("@")[0]): each for each in handles}
-        wanted |= {(each.owner, each.name) for each in parts}
+    ids = {each.id for each in answers if each.objects}
+    if len(ids) > 1:
+        raise NameConflictError(f"several programs have made a snapshot {name!r}, on different owners at the same time")
+    for owner, answer in zip(sessions, answers, strict=True):
+        objects |= {(owner, _of(each)): each for each in answer.objects}
+        wanted |= {(each.owner, each.name) for each in answer.parts}
     if not wanted:
         raise UnknownNameError(f"there is no snapshot {name!r} on {', '.join(sessions)}")
     if lost := wanted - objects.keys():
@@ -215,7 +240,7 @@ async def _opened(name: str, sessions: Sessions) -> Snapshot:
             f"snapshot {name!r} has lost {lacking!r}, because owner {owner!r} was started again, or this client is not "
             "connected to it: a snapshot is in the memory of its owners"
         )
-    described = dict(zip(objects, await asyncio.gather(*(e.call("describe") for e in objects.values())), strict=True))
+    described = dict(zip(objects, await asyncio.gather(*map(_described, objects.values())), strict=True))
     modules, rows = {}, dict[str, dict[str, RemoteObject]]()
     for (owner, each), handle in objects.items():
         if "state" in handle.methods:
@@ -225,16 +250,35 @@ async def _opened(name: str, sessions: Sessions) -> Snapshot:
     tables = {
         each: PinnedTable(parts, {owner: described[owner, each] for owner in parts}) for each, parts in rows.items()
     }
-    return Snapshot(name, {owner: sessions[owner] for owner, _ in objects}, modules, tables)
+    return Snapshot(name, ids.pop(), objects, modules, tables)
 
 
-async def _remove(sessions: Sessions, name: str) -> None:
-    await asyncio.gather(*(_ask(each, SnapshotRequest(name=name, remove=True)) for each in sessions.values()))
+async def _remove(sessions: Sessions, name: str, id: bytes) -> None:
+    request = SnapshotRequest(name=name, id=id, remove=True)
+    await asyncio.gather(*(_ask(each, request) for each in sessions.values()))
 
 
-def _ask(session: Session, request: SnapshotRequest) -> Pending[tuple[list[RemoteObject], list[SnapshotPart]]]:
-    def read(reply: Reply, payload: PayloadReader) -> tuple[list[RemoteObject], list[SnapshotPart]]:
+def _of(part: RemoteObject) -> str:
+    """The name of the object of which this is in a snapshot."""
+    return part.name.rpartition("@")[0]
+
+
+def _described(part: RemoteObject) -> Pending[Any]:
+    with torch.no_grad():
+        return part.options(seed=0).call("describe")
+
+
+class _Answer(NamedTuple):
+    """What an owner has of a snapshot, what belongs to that on all owners, and its id."""
+
+    objects: list[RemoteObject]
+    parts: list[SnapshotPart]
+    id: bytes
+
+
+def _ask(session: Session, request: SnapshotRequest) -> Pending[_Answer]:
+    def read(reply: Reply, payload: PayloadReader) -> _Answer:
         told = reply.snapshot
-        return [handle_from(session, each) for each in told.objects], list(told.parts)
+        return _Answer([handle_from(session, each) for each in told.objects], list(told.parts), told.id)
 
     return session.submit(Request(snapshot=request), None, read)

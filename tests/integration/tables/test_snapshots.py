@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from torch import nn, optim
 import ps_reader
 import trainer_client as tc
 from ps_service.tables import answers
-from tests import table_models
+from ps_service.tables.budget import TableBudget
+from ps_service.tables.pinned_rows import PinnedRows
+from ps_service.tables.shard import TableShard
+from tests import snapshot_models, table_models
 from tests.integration.restarting import Owner
 from tests.integration.tables.conftest import Group
 from tests.integration.tables.moving import table_of, train
@@ -73,7 +77,7 @@ async def test_a_snapshot_stays_while_training_goes_on(trio: tuple[tc.Client, tc
     assert await rows_of(items, state=False) != rows and not torch.equal(await net.read(X), scores)
     assert set(await pinned.nbytes()) == {"ps0", "ps1"}
     await pinned.remove()
-    with pytest.raises(tc.errors.StaleHandleError):
+    with pytest.raises(tc.errors.StaleHandleError, match=r"Make it again with ps.snapshot\(…\)"):
         await pinned[net].read(X)
     with pytest.raises(tc.errors.UnknownNameError, match="there is no snapshot 'monday' on ps0, ps1, ps2"):
         await other.snapshot("monday")
@@ -192,10 +196,14 @@ async def test_what_cannot_be_in_a_snapshot_is_refused_and_nothing_is_made(ps: t
     with pytest.raises(tc.errors.InvalidArgumentError, match="a snapshot is of modules and tables, and not of"):
         await ps.snapshot("monday", [items, await ps.optimizer(optim.SGD, net.parameters(), lr=1.0)])
     pinned = await ps.snapshot("monday", [net])
-    with pytest.raises(tc.errors.NameConflictError, match="'net' already: give this one another name"):
-        await ps.snapshot("monday", [items, net])
-    with pytest.raises(KeyError, match="; it has net"):
+    both: list[Any] = [items, net]
+    for objects in (both, both[:1]):
+        with pytest.raises(tc.errors.NameConflictError, match=r"a snapshot 'monday' of net already: .*\.remove\(\)"):
+            await ps.snapshot("monday", objects)
+    with pytest.raises(KeyError, match="snapshot 'monday' has not one object 'items'; it has net"):
         pinned[items]
+    with pytest.raises(tc.errors.InvalidArgumentError, match="a snapshot is named by a text, not 3"):
+        await ps.snapshot(3, [net])  # type: ignore[arg-type]
     assert {each.name for each in (await ps.status()).objects} >= {"items", "net", "net@monday"}
     assert "items@monday" not in {each.name for each in (await ps.status()).objects}
 
@@ -254,6 +262,77 @@ async def test_what_is_in_a_snapshot_cannot_be_changed(ps: tc.Client) -> None:
         each.zero_()
     found = await pinned[net].state_dict()
     assert found["weight"].abs().sum() > 0
+
+
+async def test_what_a_forward_changes_stays_out_of_the_snapshot(tmp_path: Path) -> None:
+    async with Owner(tmp_path, modules=[snapshot_models]) as owner, tc.connect(owner.address) as ps:
+        for name in ("Counting", "Writing", "Drawing"):
+            net = await ps.module(f"tests.snapshot_models.{name}", name=name)
+            pinned = await ps.snapshot(name, [net])
+            state = await pinned[net].state_dict()
+            results = await asyncio.gather(*(pinned[net].read(X) for _ in range(8)))
+            assert all(torch.equal(each, results[0]) for each in results), name
+            after = await pinned[net].state_dict()
+            assert all(torch.equal(after[each], state[each]) for each in state), name
+
+
+async def test_steps_do_not_wait_for_long_for_a_module_that_is_in_use(tmp_path: Path) -> None:
+    async with Owner(tmp_path, modules=[snapshot_models]) as owner, tc.connect(owner.address) as ps:
+        slow = await ps.module("tests.snapshot_models.Waiting", name="slow")
+        net, opt = await net_of(ps)
+        items = await ps.table("items", 4)
+        calling = asyncio.ensure_future(slow(X))
+        await asyncio.to_thread(snapshot_models.Waiting.began.wait, 60)
+        pinning = asyncio.ensure_future(ps.snapshot("monday", [slow, net, items]))
+        for _ in range(20):
+            await one_pass(ps, net, opt)
+        assert not pinning.done()
+        snapshot_models.Waiting.ends.set()
+        await calling
+        pinned = await pinning
+        assert (await pinned[net].state_dict())["num_batches_tracked"] == 20
+
+
+async def test_two_snapshots_of_a_name_do_not_become_one(trio: tuple[tc.Client, tc.Client]) -> None:
+    ps, _ = trio
+    (first, _), (second, _) = await net_of(ps, "first", "ps0"), await net_of(ps, "second", "ps1")
+    async with tc.connect(ps.sessions["ps0"].address) as one, tc.connect(ps.sessions["ps1"].address) as other:
+        of_one = await one.snapshot("monday", [(await net_of(one, "first"))[0]])
+        of_other = await other.snapshot("monday", [(await net_of(other, "second"))[0]])
+        with pytest.raises(tc.errors.NameConflictError, match="several programs have made a snapshot 'monday'"):
+            await ps.snapshot("monday")
+        with pytest.raises(tc.errors.NameConflictError):
+            await ps.snapshot("monday", [first, second])
+        await of_one.remove()
+        assert (await of_other[second].read(X)).shape == X.shape
+
+
+async def test_a_deleted_table_counts_for_its_snapshot(ps: tc.Client) -> None:
+    items = await ps.table("items", 64)
+    await items.upsert(torch.arange(1000), torch.randn(1000, 64))
+    pinned = await ps.snapshot("monday", [items])
+    assert sum((await pinned.nbytes()).values()) < 100_000
+    await items.delete()
+    del items
+    gc.collect()
+    assert sum((await pinned.nbytes()).values()) > 256_000
+    assert (await pinned["items"].read(torch.arange(1000))).found.all()
+
+
+async def test_what_snapshots_have_counts_for_the_tables_of_an_owner() -> None:
+    shard = TableShard(64, tc.tables.SGD(0.1))
+    budget = TableBudget("ps0", 400_000)
+    shard.count_in(budget, "items")
+    shard.put({"ids": torch.arange(1000), "values": torch.ones(1000, 64)})
+    used = budget.nbytes
+    pinned = PinnedRows(shard)
+    shard.clear()
+    assert budget.nbytes >= used
+    with pytest.raises(tc.errors.TooLargeError, match="remove snapshots"):
+        shard.put({"ids": torch.arange(1000), "values": torch.ones(1000, 64)})
+    del pinned
+    gc.collect()
+    shard.put({"ids": torch.arange(1000), "values": torch.ones(1000, 64)})
 
 
 @pytest.mark.parametrize("durability", ["always", "off"])
