@@ -133,7 +133,8 @@ def latest(folder: Path) -> Latest:
         told = json.loads(_text_of(folder / LATEST))
         return Latest(int(told["version"]), str(told["export"]), float(told["as_of"]))
     except FileNotFoundError:
-        raise ExportError(f"{folder} has no export yet: ps-service export writes one") from None
+        what = "has no export yet" if folder.is_dir() else "is no folder that is there"
+        raise ExportError(f"{folder} {what}: ps-service export writes one") from None
     except Exception as error:  # it may be anything
         raise ExportError(f"{folder / LATEST} cannot be read: {error!r}") from None
 

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from ps_reader.layout import Manifest, TableFiles
 
 
+class _Tables(dict[str, TableVersion]):
+    """Tables by name. Its `KeyError` names those that there are."""
+
+    def __missing__(self, name: str) -> TableVersion:
+        raise KeyError(f"there is no table {name!r}; there are {', '.join(sorted(self)) or 'none'}")
+
+
 class Version:
     """All tables and modules as they were at one version. It never changes, and stays readable after its files were
     removed. Any number of threads may use it.
@@ -43,7 +50,7 @@ class Version:
             made = {name: self._table(name, files, earlier) for name, files in manifest.tables.items()}
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ExportError(f"version {self.number} does not fit its files: {error!r}") from None
-        self.tables: Mapping[str, TableVersion] = MappingProxyType(made)
+        self.tables: Mapping[str, TableVersion] = MappingProxyType(_Tables(made))
 
     def _open(self, path: Path) -> TensorFile:
         try:

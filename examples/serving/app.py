@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,13 @@ def make_app(folder: str | Path) -> FastAPI:
             "songs_there": len(version.tables["songs"]),
             "songs": recommended(version, listener, min(max(count, 1), 100)),
         }
+
+    @made.post("/versions/oldest")
+    def rollback_to_oldest() -> dict[str, int]:
+        for version in reader.versions():  # the first one may be removed at this moment
+            with suppress(ps_reader.ExportError):
+                return {"version": reader.rollback(version).number}
+        raise HTTPException(404, "there is no earlier version")
 
     @made.post("/versions/{version}")
     def rollback(version: int) -> dict[str, int]:

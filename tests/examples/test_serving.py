@@ -64,6 +64,7 @@ def test_the_page_is_served_and_goes_back(forking: Forking) -> None:
             assert asked(f"{url}/versions/{oldest}", "POST") == {"version": oldest}
         except HTTPError as error:  # it may have gone meanwhile
             assert error.code == 404
+        assert asked(f"{url}/versions/oldest", "POST")["version"] >= oldest
         assert asked(f"{url}/versions/newest/follow", "POST")["version"] >= told["version"]
         for wrong in ("listeners/240/songs", "versions/0"):
             with pytest.raises(HTTPError, match="404"):

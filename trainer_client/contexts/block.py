@@ -160,7 +160,8 @@ def tell_untrained(looked_up: Mapping[str, Sequence[Part]], stepped: Set[str]) -
         told.add(name)
         _log.warning(
             "a pass looked up in table %r, and none of its steps trains the table. Give it to the optimizer, as in "
-            "ps.optimizer(cls, [*net.parameters(), table], …), or step with step=[opt, table.optimizer]; or look up "
-            "under torch.no_grad() (logged once)",
+            "ps.optimizer(cls, [*net.parameters(), table], …), or step with step=[opt, table.optimizer]. In both, its "
+            "rows are updated as ps.table(…, optimizer=…) says, and not by cls. Or look up under torch.no_grad() "
+            "(logged once)",
             name,
         )

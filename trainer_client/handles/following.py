@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.codec.values import Decoder
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import ClosedError, InvalidArgumentError
 from ps_wire.numbers import check_seconds
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import READS_CONSISTENT, PullReply, PullRequest
@@ -63,7 +64,8 @@ class FollowingModule:
             while True:
                 yield Pending.run(loop, changes.__anext__()).wait()
         finally:
-            Pending.run(loop, changes.aclose()).wait()
+            with suppress(ClosedError):  # with its client, it has ended, too
+                Pending.run(loop, changes.aclose()).wait()
 
     async def round(self) -> ModuleChange | None:
         """What has changed by now; None for nothing."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ps_wire.compression.registry import check_suitable_for_rows, decode
-from ps_wire.errors import InvalidArgumentError, RowsMovedError
+from ps_wire.errors import ClosedError, InvalidArgumentError, RowsMovedError
 from ps_wire.numbers import check_seconds
 from trainer_client.pending import Pending
 
@@ -157,7 +158,8 @@ class Following:
             while True:
                 yield Pending.run(loop, changes.__anext__()).wait()
         finally:
-            Pending.run(loop, changes.aclose()).wait()
+            with suppress(ClosedError):  # with its client, it has ended, too
+                Pending.run(loop, changes.aclose()).wait()
 
 
 def decoded(block: Mapping[str, Any], dim: int, dtype: torch.dtype) -> torch.Tensor:
