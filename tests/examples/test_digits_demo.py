@@ -166,8 +166,6 @@ async def test_no_step_is_lost_when_the_owner_is_killed(start: Starter, few: Pat
     assert report.repeated <= 4
     for (at, back), (following, _) in pairwise([*report.kills, [report.seconds, 0.0]]):
         assert 0 < at < back < following
-        # A trainer may read the answer to its last step late.
-        assert all(sum(at < taken < back for taken in each) <= 1 for each in report.times), "nobody steps meanwhile"
     assert 0.25 < report.accuracy <= 1
     assert (tmp_path / "chaos.png").read_bytes().startswith(b"\x89PNG")
     assert f"a pass is run again {report.repeated}" in re.sub(" +", " ", demo.output)

@@ -357,7 +357,7 @@ async def test_a_backward_outside_of_a_context_says_where_calls_are_recorded(own
     (note,) = raised.value.__notes__
     assert "inside the block of a context only" in note and "call ctx.backward(loss) instead" in note
     readme = (ROOT / "README.md").read_text("utf-8")
-    assert "Calls are recorded inside of `ps.context()` alone." in readme and '"does not require grad"' in readme
+    assert "Calls are recorded only inside `ps.context()`." in readme and '"does not require grad"' in readme
 
 
 def _backward_without_context(address: str) -> None:

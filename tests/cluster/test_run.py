@@ -1,4 +1,5 @@
-"""Trains the digits with `ps-service run`, on two owners and with two trainers, one of which is killed."""
+"""Trains the digits with `ps-service run`, on two owners and with two trainers, one of which is killed. It needs no
+engine, and is here because it takes long."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ import sys
 from contextlib import suppress
 
 import psutil
+import pytest
 
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.cluster
 
 COMMAND = (
     *("-m", "ps_service", "run", "--owners", "2", "--trainers", "2", "--restarts", "1"),
