@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from examples.serving import catalogue
 from examples.serving.app import recommended
 from examples.serving.trainer import train
 from tests.forking.process import Forking
+from tests.waiting import pauses
 
 
 def asked(url: str, method: str = "GET") -> Any:
@@ -56,8 +58,10 @@ def test_the_page_is_served_and_goes_back(forking: Forking) -> None:
             assert line
         url = line.split()[-1]
         assert "What to listen to" in asked(url)
-        while len((told := asked(f"{url}/listeners/7/songs?count=3"))["versions"]) < 3:
-            pass
+        for pause in pauses(0.05):
+            if len((told := asked(f"{url}/listeners/7/songs?count=3"))["versions"]) >= 3:
+                break
+            time.sleep(pause)
         assert len(told["songs"]) == 3 and told["age"] >= 0
         oldest = told["versions"][0]
         try:
