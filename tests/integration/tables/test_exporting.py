@@ -67,6 +67,14 @@ async def exporting(ps: tc.Client, path: Path, **more: Any) -> AsyncIterator[Non
             await going_on
 
 
+async def test_two_modules_of_one_name_are_not_exported_as_one(pair: tc.Client, tmp_path: Path) -> None:
+    for owner in pair.owners:
+        await pair.module(nn.Linear, 2, 2, name="net", owner=owner)
+    for names in (None, ["net"]):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="ps0 and ps1 have a module 'net' each"):
+            await pair.export(tmp_path / "out", modules=names)
+
+
 async def test_all_tables_and_modules_are_exported_once(pair: tc.Client, tmp_path: Path) -> None:
     items = await pair.table("items", 4)
     await train(pair, items, IDS)
