@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,7 +19,7 @@ class SnapshotMark(NamedTuple):
     parts: Sequence[SnapshotPart]
 
 
-class Pinned:
+class Pinned(ABC):
     """An object as it was at one moment. It cannot be changed, and ends with the process of its owner.
 
     `elements` and `nbytes` are the numbers that it has, and what it takes of the memory besides the object itself.
@@ -30,6 +31,6 @@ class Pinned:
         self.snapshot: Final = snapshot
 
     @property
+    @abstractmethod
     def nbytes(self) -> int:
         """See the class."""
-        raise NotImplementedError

@@ -98,7 +98,7 @@ def _pin(engine: Engine, objects: Sequence[HostedObject], mark: SnapshotMark, ac
     `UnavailableError` if the owner is too busy, and as `Registry.get_or_make`. Nothing is kept then.
     """
     for each in objects:
-        _check(engine, each, mark.name)
+        _check(each)
     pinned = _pinned_together(engine, objects, mark)
     made: list[HostedObject] = []
     try:
@@ -136,15 +136,11 @@ def _values(engine: Engine, objects: Sequence[HostedObject], mark: SnapshotMark,
             yield PinnedModule(mark, copied, each.class_name, each.is_layer)
 
 
-def _check(engine: Engine, hosted: HostedObject, snapshot: str) -> None:
+def _check(hosted: HostedObject) -> None:
     if not (hosted.is_module or hosted.is_table):
         raise InvalidArgumentError(f"a snapshot is of modules and tables, and not of {hosted}")
     if not hosted.name:
         raise InvalidArgumentError(f"a snapshot is of objects that have a name: make {hosted} with name=")
-    if engine.registry.under(f"{hosted.name}{_MARK}{snapshot}") is not None:
-        raise NameConflictError(
-            f"there is a snapshot {snapshot!r} of {hosted} already: give this one another name, or delete that one"
-        )
 
 
 def _optimizers(engine: Engine, objects: Sequence[HostedObject]) -> list[HostedObject]:

@@ -21,7 +21,7 @@ class PinnedRows:
     """As `RowKeeper`. A row is read from the shard until it changes or goes; before that, its values are copied. So
     there are at most as many copies as there were rows. What the optimizer keeps of rows is not in it.
 
-    `version` is that of the rows, and `count` their number. The shard copies rows as long as somebody refers to this.
+    `version` is that of the rows, and `count` their number. The shard copies rows as long as something refers to this.
     """
 
     def __init__(self, shard: TableShard) -> None:

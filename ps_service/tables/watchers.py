@@ -76,7 +76,7 @@ class Watchers:
         self._all = tuple(each for each in self._all if each is not watcher)
 
     def tell_before(self, keeper: RowKeeper) -> None:
-        """Tells a keeper of rows from now on, as long as somebody else refers to it."""
+        """Tells a keeper of rows from now on, as long as something else refers to it."""
         self._keepers = (*self._keepers, ref(keeper))
 
     def changing(self, numbers: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from ps_wire.compression.registry import check_suitable_for_rows
 from ps_wire.errors import RowsMovedError
 from ps_wire.tables.bags import checked_ids
-from ps_wire.tables.routing import SLOTS, slots_of
+from ps_wire.tables.routing import slots_of
 from ps_wire.tables.versions import RowsVersion
 from trainer_client.pending import DEFAULT, Joined, Pending
 from trainer_client.tables.changes import NO_IDS, Change, Version, decoded
@@ -48,7 +48,6 @@ class PinnedTable:
         if not bool((slots.sum(0) == 1).all()):
             raise RowsMovedError(f"rows of table {self.name!r} have moved from owner to owner meanwhile")
         self._of_slot: Final = slots.int().argmax(0)
-        assert len(self._of_slot) == SLOTS
 
     def read(
         self, ids: torch.Tensor, *, default: float | torch.Tensor = 0.0, timeout: float | None = DEFAULT

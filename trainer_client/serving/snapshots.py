@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import torch
 
-from ps_wire.errors import InvalidArgumentError, NameConflictError, RowsMovedError, UnknownNameError
+from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, RowsMovedError, UnknownNameError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import SnapshotPart, SnapshotRequest
 from trainer_client.handles.handles import RemoteModule, RemoteObject, handle_from
@@ -88,8 +89,9 @@ class Snapshot:
 
         async def asking() -> dict[str, int]:
             found = dict.fromkeys(self._sessions, 0)
-            for (owner, _), each in self._parts.items():
-                found[owner] += (await _described(each))["bytes"]
+            answers = await asyncio.gather(*map(_described, self._parts.values()))
+            for (owner, _), described in zip(self._parts, answers, strict=True):
+                found[owner] += described["bytes"]
             return found
 
         return Pending.run(self._loop, asking())
@@ -165,12 +167,13 @@ class OffersSnapshots:
         if not isinstance(name, str):
             raise InvalidArgumentError(f"a snapshot is named by a text, not {name!r}")
         if objects is None:
-            return Pending.run(self._loop, _opened(name, self.sessions))
+            return Pending.run(self._loop, _opened(name, _there(self.sessions)))
         return Pending.run(self._loop, _made(name, self.sessions, list(objects)))
 
 
 async def _made(name: str, sessions: Sessions, objects: Sequence[Any]) -> Snapshot:
-    for answer in await asyncio.gather(*(_ask(each, SnapshotRequest(name=name)) for each in sessions.values())):
+    known = await asyncio.gather(*(_ask(each, SnapshotRequest(name=name)) for each in _there(sessions).values()))
+    for answer in known:
         if answer.objects:
             raise NameConflictError(
                 f"there is a snapshot {name!r} of {', '.join(map(_of, answer.objects))} already: give this one another "
@@ -183,7 +186,8 @@ async def _made(name: str, sessions: Sessions, objects: Sequence[Any]) -> Snapsh
             await _make(name, id, of_owners, parts)
             return await _opened(name, of_owners)
         except RowsMovedError:
-            await _remove(of_owners, name, id)
+            with suppress(PsError):
+                await _remove(of_owners, name, id)
             if attempt == _MOST_ATTEMPTS - 1:
                 raise
     raise AssertionError
@@ -217,7 +221,8 @@ async def _make(name: str, id: bytes, sessions: Sessions, parts: Mapping[Part, R
     answers = await asyncio.gather(*asked, return_exceptions=True)
     failed = [each for each in answers if isinstance(each, BaseException)]
     if failed:
-        await _remove(sessions, name, id)
+        with suppress(PsError):  # an owner that is away has nothing of it, or loses it
+            await _remove(sessions, name, id)
         raise failed[0]
 
 
@@ -251,6 +256,11 @@ async def _opened(name: str, sessions: Sessions) -> Snapshot:
         each: PinnedTable(parts, {owner: described[owner, each] for owner in parts}) for each, parts in rows.items()
     }
     return Snapshot(name, ids.pop(), objects, modules, tables)
+
+
+def _there(sessions: Sessions) -> Sessions:
+    """Those of owners that answer now: one that is away holds nobody up that does not need it."""
+    return {owner: each for owner, each in sessions.items() if each.state == "connected"} or sessions
 
 
 async def _remove(sessions: Sessions, name: str, id: bytes) -> None:

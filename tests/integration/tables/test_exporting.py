@@ -21,6 +21,7 @@ from ps_reader.layout import Manifest
 from ps_service.tables import feed, reading
 from tests.integration.restarting import Owner
 from tests.integration.tables.moving import table_of, train
+from tests.owner_groups import OwnerGroup
 from tests.waiting import pauses, until
 from trainer_client.serving.export_folder import twin_of
 
@@ -65,6 +66,24 @@ async def exporting(ps: tc.Client, path: Path, **more: Any) -> AsyncIterator[Non
         going_on.cancel()
         with suppress(tc.errors.CancelledCallError):
             await going_on
+
+
+async def test_an_export_follows_rows_to_an_owner_that_joins_later(tmp_path: Path) -> None:
+    async with OwnerGroup() as group:
+        await group.enter("directory")
+        async with tc.connect(directory=group.directory) as one, tc.connect(directory=group.directory) as ps:
+            items = await ps.table("items", 4)
+            await train(ps, items, IDS)
+            async with exporting(one, tmp_path / "out"):
+                assert as_read(await brought(tmp_path / "out")) == await as_owned(items)
+                await group.enter("ps1")
+                await ps.find_owners()
+                assert one.owners == ["directory"]
+                await ps.rebalance([items])
+                await train(ps, items, IDS)
+                assert len(items.owners) == 2
+                assert as_read(await brought(tmp_path / "out")) == await as_owned(items)
+                assert len(one.owners) == 2
 
 
 async def test_two_modules_of_one_name_are_not_exported_as_one(pair: tc.Client, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.integration.restarting import Owner
 from tests.integration.tables.conftest import Group
 from tests.integration.tables.moving import table_of, train
 from tests.integration.tables.test_exporting import as_read
+from tests.waiting import until
 
 IDS = torch.arange(-40, 60)
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
@@ -353,6 +354,21 @@ async def test_a_snapshot_ends_with_its_owner(tmp_path: Path, durability: str) -
             await ps.snapshot("monday")
         again = await ps.snapshot("monday", [net, await ps.table("items")])
         assert torch.equal(await again[net].read(X), await net.read(X))
+
+
+async def test_an_owner_that_is_away_holds_up_only_who_needs_it(tmp_path: Path) -> None:
+    async with (
+        Owner(tmp_path / "0") as there,
+        Owner(tmp_path / "1", "ps1") as away,
+        tc.connect(there.address, away.address) as ps,
+    ):
+        net, _ = await net_of(ps, "net", "ps0")
+        await away.server.stop()
+        await until(lambda: ps.sessions["ps1"].state != "connected")
+        async with asyncio.timeout(20):
+            await ps.snapshot("monday", [net])
+            await (await ps.snapshot("monday")).remove()
+        await away.start()
 
 
 async def test_a_lost_part_is_told(trio: tuple[tc.Client, tc.Client]) -> None:
