@@ -8,6 +8,8 @@ from ps_service.hosting.pinned import Pinned
 from ps_wire.decorators import remote
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from ps_service.hosting.pinned import SnapshotMark
@@ -15,23 +17,24 @@ if TYPE_CHECKING:
 
 
 class PinnedTable(Pinned):
-    """What a snapshot has of a table on this owner."""
+    """What a snapshot has of a table on this owner. `is_there` says whether the owner still has the table."""
 
-    def __init__(self, snapshot: SnapshotMark, rows: PinnedPart) -> None:
+    def __init__(self, snapshot: SnapshotMark, rows: PinnedPart, is_there: Callable[[], bool]) -> None:
         super().__init__(snapshot)
         self._rows: Final = rows
+        self._is_there: Final = is_there
         self.elements = rows.elements
 
     @property
     def nbytes(self) -> int:
         """As `Pinned.nbytes`."""
-        return self._rows.nbytes
+        return self._rows.nbytes + (0 if self._is_there() else self._rows.table_nbytes)
 
     @remote(role="reader")
     def describe(self) -> dict[str, Any]:
         """What the table was made with, the slots of this owner, bool [SLOTS], the version of its rows, and the bytes
         of those that were copied since; of all, if the table was deleted."""
-        return self._rows.describe()
+        return {**self._rows.describe(), "bytes": self.nbytes}
 
     @remote(role="reader")
     def count(self) -> int:

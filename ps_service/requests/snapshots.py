@@ -130,10 +130,14 @@ def _values(engine: Engine, objects: Sequence[HostedObject], mark: SnapshotMark,
     tables = {each.name: each.value.pin() for each in objects if each.is_table}
     for each in objects:
         if each.is_table:
-            yield PinnedTable(mark, tables[each.name])
+            yield PinnedTable(mark, tables[each.name], partial(_is_there, engine, each.ref.object_id))
         else:  # in another thread: hosted code that holds the module may itself wait for a step
             copied = in_time(until, partial(_copied, engine, each, tables))
             yield PinnedModule(mark, copied, each.class_name, each.is_layer)
+
+
+def _is_there(engine: Engine, object_id: str) -> bool:
+    return engine.registry.get(object_id) is not None
 
 
 def _check(hosted: HostedObject) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
-from weakref import ref
 
 import torch
 from torch.nn.functional import embedding_bag
@@ -25,7 +24,6 @@ class PinnedPart:
 
     def __init__(self, table: ReadTable, settings: Mapping[str, Any]) -> None:
         self._shard: Final = table.shard
-        self._table: Final = ref(table)
         self._settings: Final = settings
         with table.shard.lock:
             self._slots: Final = table.routing.slots(table.owner)
@@ -36,12 +34,17 @@ class PinnedPart:
     @property
     def nbytes(self) -> int:
         """See the class."""
-        return self._rows.nbytes + (self._shard.memory if self._table() is None else 0)
+        return self._rows.nbytes
+
+    @property
+    def table_nbytes(self) -> int:
+        """Bytes of the table, whose memory stays also when it is deleted."""
+        return self._shard.memory
 
     def describe(self) -> dict[str, Any]:
         """As `PinnedTable.describe`."""
         version = plain(self._rows.version)
-        return {"settings": self._settings, "slots": self._slots, "version": version, "bytes": self.nbytes}
+        return {"settings": self._settings, "slots": self._slots, "version": version}
 
     def count(self) -> int:
         """Number of rows."""

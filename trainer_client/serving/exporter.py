@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -45,9 +44,6 @@ class Source(Protocol):
 
     async def find_module(self, name: str) -> RemoteModule | PinnedModule:
         """The module of a name. Raises `UnknownNameError`."""
-
-    async def find_owners(self) -> None:
-        """Connects to owners that have joined since, if it can."""
 
 
 class ExporterOfTable:
@@ -182,7 +178,6 @@ class Exporter:
                 told = str(error)
                 for each in parts:
                     each.lost()
-                await self._source.find_owners()
             else:
                 tables = {of.name: of.files for of in parts if isinstance(of, ExporterOfTable) and of.files}
                 files = {of.name: of.file for of in parts if isinstance(of, ExporterOfModule) and of.file}
@@ -195,11 +190,6 @@ class Exporter:
     async def _round(self, part: Part, parts: list[Part], must_be_there: bool) -> None:
         """A round of one object. One that was deleted is left out from then on, if nobody has named it, and otherwise
         waited for."""
-        with suppress(UnknownNameError):
-            return await part.round()
-        # It may have moved to an owner that has joined since.
-        await self._source.find_owners()
-        part.lost()
         try:
             await part.round()
         except UnknownNameError as error:

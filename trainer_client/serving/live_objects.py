@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ps_wire.errors import InvalidArgumentError, PsError, UnknownNameError
+from ps_wire.errors import InvalidArgumentError, UnknownNameError
 
 if TYPE_CHECKING:
     from ps_wire.status import OwnerStatus
@@ -23,7 +23,6 @@ class Client(Protocol):
     def table(self, name: str) -> Pending[Table]: ...
     def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]: ...
     def status(self, owner: str = "") -> Pending[OwnerStatus]: ...
-    def find_owners(self) -> Pending[list[str]]: ...
     def snapshot(self, name: str) -> Pending[Snapshot]: ...
 
 
@@ -64,8 +63,3 @@ class LiveObjects:
         if not modules:
             raise UnknownNameError(f"there is no module {name!r} on {', '.join(self._ps.owners)}")
         return cast("RemoteModule", modules[0])
-
-    async def find_owners(self) -> None:
-        """As `Source.find_owners`."""
-        with suppress(PsError):  # it was told its owners, or the directory is away
-            await self._ps.find_owners()

@@ -111,9 +111,6 @@ class Snapshot:
         found = [each for (_, of), each in self._modules.items() if of == name]
         return found[0] if len(found) == 1 else self._lacks(name, "module of its own name" if found else "module")
 
-    async def find_owners(self) -> None:
-        """Does nothing: a snapshot stays on its owners."""
-
     async def names(self) -> tuple[list[str], list[str]]:
         """The names of the tables and of the modules in it."""
         return list(self._tables), [name for _, name in self._modules]
