@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,7 +102,8 @@ class Folder:
         return newest
 
     def close(self) -> None:
-        """Lets other programs write into it. Waits while it is being opened."""
+        """Lets other programs write into it. Waits while it is being opened, or written into by a thread of an export
+        that was cancelled; that writes nothing more."""
         with self._guard:
             self._is_closed = True
             if self._lock >= 0:
@@ -132,9 +134,10 @@ class Folder:
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes files that no version has."""
-        for name in names:
-            (self.path / name).unlink(missing_ok=True)
-            twin_of(self.path / name).unlink(missing_ok=True)
+        with self._changing():
+            for name in names:
+                (self.path / name).unlink(missing_ok=True)
+                twin_of(self.path / name).unlink(missing_ok=True)
 
     def publish(
         self, version: int, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]
@@ -144,7 +147,8 @@ class Folder:
         path = layout.manifest_path(self.path, version)
         self._replace(path, lambda new: new.write_text(manifest.to_json(), "utf-8"))
         self.tell(version, as_of)
-        self._prune(version)
+        with self._changing():
+            self._prune(version)
         return manifest
 
     def tell(self, version: int, as_of: float) -> None:
@@ -169,6 +173,18 @@ class Folder:
 
     def _replace(self, path: Path, write: Callable[[Path], Any]) -> None:
         """Writes a file that is there as a whole or not at all, also when the machine stops."""
+        with self._changing():
+            self._replace_now(path, write)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A block that changes files, which is at its end before another program may. Raises `OSError` behind that."""
+        with self._guard:
+            if self._is_closed:
+                raise OSError(errno.ECANCELED, "this export has ended")
+            yield
+
+    def _replace_now(self, path: Path, write: Callable[[Path], Any]) -> None:
         new = path.with_name(f".{path.name}")
         new.touch()  # the library of safetensors makes files that their owner alone may read
         mode = new.stat().st_mode & 0o777

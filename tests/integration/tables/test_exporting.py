@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -23,7 +24,7 @@ from tests.integration.restarting import Owner
 from tests.integration.tables.moving import table_of, train
 from tests.owner_groups import OwnerGroup
 from tests.waiting import pauses, until
-from trainer_client.serving.export_folder import twin_of
+from trainer_client.serving.export_folder import Folder, twin_of
 
 IDS = torch.arange(-40, 60)
 
@@ -299,6 +300,33 @@ async def test_an_export_that_is_cancelled_at_any_moment_lets_others_write(ps: t
         with suppress(tc.errors.CancelledCallError, tc.errors.InvalidArgumentError):
             await going_on  # the one before may have the folder for a moment
     assert await eventually(ps, tmp_path)
+
+
+def test_no_other_program_writes_while_a_thread_of_a_cancelled_export_does(tmp_path: Path) -> None:
+    folder, goes_on, writes = Folder(tmp_path, 3), threading.Event(), threading.Event()
+    folder.open()
+    save = folder._save
+
+    def slow(*args: Any, **kwargs: Any) -> None:
+        writes.set()
+        goes_on.wait(60)
+        save(*args, **kwargs)
+
+    folder._save = slow
+    writing = threading.Thread(target=folder.write, args=("net", {"weight": torch.ones(2)}))
+    closing = threading.Thread(target=folder.close)
+    writing.start()
+    writes.wait(60)
+    closing.start()
+    with pytest.raises(tc.errors.InvalidArgumentError, match="another program writes"):
+        Folder(tmp_path, 3).open()
+    goes_on.set()
+    writing.join()
+    closing.join()
+    for late in (lambda: folder.write("net", {}), lambda: folder.tell(1, 1.0), lambda: folder.remove(["a"])):
+        with pytest.raises(OSError, match="this export has ended"):
+            late()
+    Folder(tmp_path, 3).open()
 
 
 async def eventually(ps: tc.Client, path: Path) -> bool:
