@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
+import json
+import os
 import random
 import signal
 import sys
@@ -35,12 +37,20 @@ __all__ = ["ROOT", "SERVE", "OwnerProcess", "StartOwner", "StartProcess"]
 StartOwner = Callable[..., "asyncio.Future[Server]"]
 
 
-def pytest_configure() -> None:
+SHARED = "FORKING_SHARED"
+"""In the environment of the processes that run tests at the same time: the variables of what all of them fork from."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Has this process and those that it starts end by Ctrl-C, which shells let programs in the background ignore."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Collection makes half a million objects and no garbage.
     gc.disable()
+    if getattr(config.option, "numprocesses", None):
+        forking = Forking(more=["examples", "benchmarks"])
+        os.environ[SHARED] = json.dumps(forking.variables)
+        config.add_cleanup(forking.close)
 
 
 # How long examples take says something about the machine: neither a deadline nor a check of their making. The profile
@@ -143,7 +153,8 @@ async def pair(start_owner: StartOwner) -> AsyncIterator[tc.Client]:
 @pytest.fixture(scope="session")
 def forking() -> Iterator[Forking]:
     """Starts processes that have imported everything already."""
-    with closing(Forking()) as forking:
+    shared = os.environ.pop(SHARED, None)
+    with closing(Forking(json.loads(shared) if shared else None)) as forking:
         yield forking
 
 

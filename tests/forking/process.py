@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Final, Self
 
@@ -158,13 +159,17 @@ class AsyncForked:
 class Forking:
     """Starts processes by forking them from a server, which it starts first. Close it at the end.
 
+    Args:
+        within: The `variables` of another one whose server is forked to make this one's: nothing is imported again.
+        more: Packages whose programs will be run, so that the server imports at once what they need.
+
     Attributes:
         python: A program that stands for the interpreter: what it runs is forked. It needs `variables`.
         variables: What `python` needs in its environment. What a forked program starts with `sys.executable` is then
             forked, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, within: Mapping[str, str] | None = None, more: Sequence[str] = ()) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="forking-")
         self.python = str(Path(self._folder.name, "python"))
         address = str(Path(self._folder.name, "socket"))
@@ -181,21 +186,28 @@ class Forking:
             listener.bind(address)
             listener.listen()
             passed = [theirs.fileno(), listener.fileno()]
+            python = within["FORKING_LAUNCHER"] if within else sys.executable
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "tests.forking.server", *map(str, passed)],
-                cwd=ROOT, env=environment(), pass_fds=passed,
+                [python, "-m", "tests.forking.server", *map(str, passed), *more],
+                cwd=ROOT, env=environment() | dict(within or {}), pass_fds=passed,
             )  # fmt: skip
         theirs.close()
 
     def close(self) -> None:
         """Ends the server, and all it has forked."""
-        self._control.close()
+        self._control.shutdown(socket.SHUT_WR)
         assert self._server.wait() == 0
+        self._control.close()
         self._folder.cleanup()
+
+    @cached_property
+    def _pid(self) -> int:
+        """The number of the server, which is not that of its launcher."""
+        return int(self._control.recv(16))
 
     def children(self) -> set[int]:
         """The numbers of the processes that it has forked and that have not ended."""
-        pid = self._server.pid
+        pid = self._pid
         return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
     def start(self, module: str, *arguments: str) -> Forked:

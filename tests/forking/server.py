@@ -1,8 +1,10 @@
 """The process that forks: it imports what is slow once, and becomes a program in a child of its own for each request.
 
-python -m tests.forking.server CONTROL LISTENER
+python -m tests.forking.server CONTROL LISTENER PACKAGE...
 
-Both arguments are descriptors of sockets. Requests are packets, `Request`, with the descriptors of the child.
+The first two arguments are descriptors of sockets; what programs of the packages need is imported at once. The first
+packet at CONTROL is the number of this process. A server may itself be forked by another one. Requests are packets,
+`Request`, with the descriptors of the child.
 
 - Those that arrive at CONTROL are JSON. They have one descriptor more: a pipe in which this process writes the number
   of the child, and its exit code once it has ended. When CONTROL is closed, this process ends, and the children do.
@@ -143,8 +145,7 @@ class Server:
         return None
 
     def _fork(self, request: Request, descriptors: list[int]) -> int:
-        for module in MORE.get(request["program"][1].partition(".")[0], ()):
-            importlib.import_module(module)
+        import_more(request["program"][1])
         assert len(os.listdir("/proc/self/task")) == 1, "a fork has no other threads"
         if (child := os.fork()) == 0:
             self._become(request, descriptors)
@@ -245,10 +246,23 @@ def end(program: list[str]) -> NoReturn:
     os._exit((code or 0) & 0xFF)
 
 
-def main(control: str, listener: str) -> None:
+def import_more(program: str) -> None:
+    """Imports what the programs of a package need."""
+    for module in MORE.get(program.partition(".")[0], ()):
+        importlib.import_module(module)
+
+
+def main(control: str, listener: str, *packages: str) -> None:
     """Imports, serves, and runs a program where it comes back as a child."""
+    # If this server is a forked process, it is one of another server; its own children are not.
+    for name in ("FORKING_LAUNCHER", "FORKING_ADDRESS"):
+        os.environ.pop(name, None)
+    sys.executable = os.environ.pop("FORKING_PYTHON", sys.executable)
+    multiprocessing.set_executable(sys.executable)
     for module in SLOW:
         importlib.import_module(module)
+    for package in packages:
+        import_more(package)
     importlib.import_module("ps_wire.numerics.operators").resolve()
     # Its first function takes as long as its import. The loops of tables are imported by those that have tables: the
     # place of their cache is a matter of the environment.
@@ -256,7 +270,9 @@ def main(control: str, listener: str) -> None:
     gc.collect()
     # What is there now stays: looking at it would copy its pages into every child.
     gc.freeze()
-    request = Server(socket.socket(fileno=int(control)), socket.socket(fileno=int(listener))).serve()
+    ours = socket.socket(fileno=int(control))
+    ours.send(str(os.getpid()).encode())
+    request = Server(ours, socket.socket(fileno=int(listener))).serve()
     if request is not None:
         end(request["program"])
 
