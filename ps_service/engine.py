@@ -109,7 +109,9 @@ class Engine:
         self.device: Final = device or torch.device("cpu")
         self.limits: Final = limits or Limits()
         self.data_dir: Final = data_dir
-        self.table_budget: Final = TableBudget(name, self.limits.max_table_bytes or memory() * 3 // 4)
+        self.table_budget: Final = TableBudget(
+            name, self.limits.max_table_bytes or memory() * 3 // 4, self.limits.max_message_bytes
+        )
         self.quotas: Final = Quotas(name, quotas)
         self.census: Final = Census(self.table_budget, self.quotas)
         self.registry: Final = Registry(name, self.census)

@@ -53,7 +53,7 @@ def call_table(engine: PassHost, target: HostedObject, method: str, asked: Invoc
     going_on = [each.value for each in tables if context.uses(each.value.parameter)] if CLOSED in marks else []
     hooks = saved_tensors_hooks(lambda tensor: Kept(tensor, share(tensor.untyped_storage())), unpack)
     with torch.enable_grad(), hooks:
-        found = known.function(target.value, *args, **(kwargs | {"recorded": True, "going_on": going_on}))
+        found = target.value.look_up_recorded(*args, **kwargs, going_on=going_on)
     used, result = Used(leaves, steps, others=False), _returned(found, keep)
     record(engine, context, recording.call, arguments, used, result, known.backward_latency)
     if [each.value.mark for each in tables] != marks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 from weakref import finalize
 
@@ -10,10 +11,12 @@ from ps_wire.errors import PsError, TooLargeError
 
 class TableBudget:
     """Counts the bytes of tables, and says how many rows may still be added. Safe from several threads, without a lock:
-    the limit can be exceeded by the rows of the look-ups that run at the same time. Errors name the owner."""
+    the limit can be exceeded by the rows of the look-ups that run at the same time. Errors name the owner. One answer
+    has at most `most_answered` bytes."""
 
-    def __init__(self, owner: str, limit: int) -> None:
+    def __init__(self, owner: str, limit: int, most_answered: int = sys.maxsize) -> None:
         self.limit: Final = limit
+        self._most_answered: Final = most_answered
         self.owner: Final = owner
         # By identity. Setting, removing and listing items of a dict are atomic.
         self._used_by: dict[int, tuple[int, int]] = {}
@@ -41,6 +44,14 @@ class TableBudget:
     def room(self, row_bytes: int) -> int:
         """How many rows of so many bytes may be added."""
         return max(0, self.limit - self.nbytes) // row_bytes
+
+    def check_answer(self, nbytes: int) -> None:
+        """Raises `TooLargeError` if a look-up would take more bytes than an answer may have."""
+        if nbytes > self._most_answered:
+            raise TooLargeError(
+                f"the rows of a look-up on owner {self.owner!r} would take {nbytes:,} bytes, and an answer has at most "
+                f"{self._most_answered:,}. Look up fewer ids at once, or raise max_message_bytes on the owner"
+            )
 
     def exceeded(self, table: str, row_bytes: int) -> PsError:
         """The error for rows of so many bytes of a table, named in the message, that would need more."""

@@ -65,6 +65,14 @@ class Wanted:
         if mark != self.mark:
             self.table.examine(mark, self.ids, self.table in going_on)
 
+    @property
+    def answer_bytes(self) -> int:
+        """Bytes of the answer."""
+        shard = self.table.shard
+        if self.offsets is None:
+            return len(self.ids) * shard.dim * shard.dtype.itemsize
+        return len(self.offsets) * shard.dim * 4
+
     def found(self, recorded: bool) -> torch.Tensor:
         """Looks it up."""
         return self.table.found(self.ids, self.offsets, self.weights, self.given, recorded)
@@ -173,25 +181,33 @@ class HostedTable(ReadTable):
         self.parameter = AllRows.of(self, dim)
 
     @remote(role="reader")
-    def look_up(self, parts: Any, recorded: bool = False, going_on: Sequence[Any] = ()) -> list[torch.Tensor]:
+    def look_up(self, parts: Any) -> list[torch.Tensor]:
         """For each part of a look-up, here or in other tables, rows [n, dim], or sums of the rows of bags, float32.
 
         A part is a tuple: a reference to a table, None for this one; ids, int64 [n]; where each bag begins, None to get
         the row of each id; what the rows are multiplied with, None for 1; and for rows, if ids were left out that are
-        there twice, how many there were; or this and the mark of this owner in the routing. If it is recorded, missing
-        rows are added. No row is added if a part does not fit; if a table has too many, those of parts before are
-        (`TooLargeError`). The pass has looked up in those of the tables that are `going_on`.
+        there twice, how many there were; or this and the mark of this owner in the routing. No row is added: missing
+        ones are read as they would begin. Raises `TooLargeError` if the answer would be too large.
         """
-        if not isinstance(parts, list):
-            raise InvalidArgumentError("the parts of a look-up are a list")
-        wanted = [Wanted(self, part, going_on) for part in parts]
-        if recorded:  # who records it looks whether rows have moved meanwhile
-            return [each.found(recorded) for each in wanted]
-        found = [each.found(recorded) for each in wanted]
+        wanted = self._wanted(parts, ())
+        found = [each.found(recorded=False) for each in wanted]
         for each in wanted:
             if each.table.mark != each.mark:
                 each.table.examine(each.mark, each.ids)
         return found
+
+    def look_up_recorded(self, parts: Any, going_on: Sequence[Any]) -> list[torch.Tensor]:
+        """The same in a pass, which has looked up in those of the tables that are `going_on` before. Missing rows are
+        added; none is if a part does not fit, and if a table has too many, those of parts before are
+        (`TooLargeError`). Who records it looks whether rows have moved meanwhile."""
+        return [each.found(recorded=True) for each in self._wanted(parts, going_on)]
+
+    def _wanted(self, parts: Any, going_on: Sequence[Any]) -> list[Wanted]:
+        if not isinstance(parts, list):
+            raise InvalidArgumentError("the parts of a look-up are a list")
+        wanted = [Wanted(self, part, going_on) for part in parts]
+        self.shard.population.budget.check_answer(sum(each.answer_bytes for each in wanted))
+        return wanted
 
     def found(
         self,

@@ -171,7 +171,8 @@ class TableShard:
             return self.values_of(ids, self.population.look_up(ids) if add else self.population.find(ids))
 
     def bag(self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """The sums of the rows of bags that are only read, float32 [bags, dim]. An empty bag is zero."""
+        """The sums of the rows of bags that are only read, float32 [bags, dim]; zero for an empty one. May raise
+        `TooLargeError`."""
         ids = checked_ids(ids, self.rows)
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, len(ids))
@@ -179,6 +180,7 @@ class TableShard:
             rows = self.population.find(ids)
             if not (rows < 0).any():
                 return self._kernels.pool(self._rows, rows, offsets, weights)
+            self.population.budget.check_answer(4 * self.dim * len(ids))
             values = self.values_of(ids, rows).float()
         return embedding_bag(torch.arange(len(ids)), values, offsets, mode="sum", per_sample_weights=weights)
 

@@ -158,3 +158,24 @@ async def test_namespaces_also_part_names_without_tokens(owner: Server) -> None:
         counters = [await each.create(COUNTER, name="counter") for each in (ads, default)]
         assert [await each.add() for each in counters] == [1, 1]
         assert {each.name for each in owner.engine.registry.objects()} == {"ads::counter", "counter"}
+
+
+async def test_who_only_reads_adds_no_rows(identities: Identities) -> None:
+    async with (
+        identities.serving() as server,
+        identities.connect(server, "trainer") as ps,
+        identities.connect(server, "reader") as reading,
+    ):
+        made = await ps.table("items", dim=4, optimizer=tc.tables.SGD(lr=0.1))
+        items = await reading.table("items")
+        assert (await items(torch.arange(3))).shape == (3, 4)
+        async with reading.context():
+            with pytest.raises(tc.errors.PermissionDeniedError, match="call needs the role trainer"):
+                await items(torch.arange(3))
+        # As a program does that sends more than a trainer of ours.
+        shard, parts = items.known_shards["ps0"], [(None, torch.arange(3), None, None)]
+        with pytest.raises(tc.errors.RemoteError, match="unexpected keyword argument 'recorded'"):
+            await shard.call("look_up", parts, recorded=True)
+        with pytest.raises(tc.errors.PermissionDeniedError):
+            await shard.call("look_up_recorded", parts, [])
+        assert await made.size() == 0

@@ -94,3 +94,18 @@ def test_a_shard_without_a_budget_has_none() -> None:
     shard = TableShard(64, tc.tables.SGD(lr=0.1))
     shard.look_up(torch.arange(2 * MOST))
     assert shard.memory > LIMIT
+
+
+@pytest.mark.parametrize("offsets", [None, torch.arange(20_000), torch.tensor([0])], ids=["rows", "bags", "one bag"])
+async def test_a_look_up_takes_no_more_memory_than_an_answer_may(offsets: torch.Tensor | None) -> None:
+    async with (
+        Server(Engine("ps0", limits=Limits(max_message_bytes=MIB))) as server,
+        tc.connect(server.address) as ps,
+    ):
+        items = await ps.table("items", dim=64, optimizer=tc.tables.SGD(lr=0.1))
+        shard = items.known_shards["ps0"]
+        # A trainer of ours sends each id once; another one may not.
+        with pytest.raises(tc.errors.TooLargeError, match=r"owner 'ps0' would take 5,120,000 bytes, and an answer has"):
+            await shard.call("look_up", [(None, torch.full((20_000,), 7), offsets, None)])
+        (found,) = await shard.call("look_up", [(None, torch.full((1000,), 7), None, None)])
+        assert found.shape == (1000, 64)

@@ -95,14 +95,14 @@ def test_every_operation_sees_the_sums(name: str, implementation: str) -> None:
 
 def test_torch_s_engine_adds_the_gradients_of_two_look_ups() -> None:
     items = table()
-    found = items.look_up([(None, torch.tensor([3, 1, 3]), torch.tensor([0, 2]), None)] * 2, recorded=True)
+    found = items.look_up_recorded([(None, torch.tensor([3, 1, 3]), torch.tensor([0, 2]), None)] * 2, ())
     (gradient,) = torch.autograd.grad([each.sum() for each in found], [items.parameter])
     keys, values = summed_rows(gradient)
     assert keys.tolist() == [0, 1] and values.tolist() == [[4.0, 4.0], [2.0, 2.0]]
 
 
 def _of_one_look_up(items: HostedTable) -> UnsummedGradient:
-    (found,) = items.look_up([(None, torch.tensor([5, 8, 5]), torch.tensor([0, 1]), None)], recorded=True)
+    (found,) = items.look_up_recorded([(None, torch.tensor([5, 8, 5]), torch.tensor([0, 1]), None)], ())
     (gradient,) = torch.autograd.grad(found, [items.parameter], torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     assert isinstance(gradient, UnsummedGradient)
     return gradient
