@@ -100,12 +100,14 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
             ctx.repeats("call", request)
         arguments, args, kwargs = ctx.read_arguments(request, request)
         asked = Invocation(arguments, args, kwargs, training, recording, keep, ctx.method)
-        if ctx.effects is None:
-            return calls.call(engine, target, request.method, asked)
-        if target.is_table:
+        if target.is_table and ctx.effects is not None:
             share = args[0] if args else kwargs.get("share")
             tables = [target, *(each for each in arguments.handles if each.is_table)]
             noting.rows(ctx.effects, tables, request.method, share, recording is not None)
+        if target.is_table and request.method in incidents.TELLS_ROWS:
+            with incidents.rows(ctx, target, request.method):
+                return calls.call(engine, target, request.method, asked)
+        if target.is_table or ctx.effects is None:
             return calls.call(engine, target, request.method, asked)
         with noting.changes(ctx.effects, [target, *arguments.handles]):
             return calls.call(engine, target, request.method, asked)

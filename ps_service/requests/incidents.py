@@ -1,11 +1,13 @@
-"""Tells of objects that were made and deleted, of hosted code that raised, and of requests that took long."""
+"""Tells of objects that were made, moved and deleted, of hosted code that raised, and of requests that took long."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.requests.error_answers import explain, title, whole_traceback
 from ps_wire.errors import RemoteError
+from ps_wire.tables.routing import SLOTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 
 _FEW: Final = 4
 """Names of deleted objects that are listed."""
+
+_REMOVES_ALL: Final = ("clear", "begin_restore")
+
+TELLS_ROWS: Final = frozenset(("agree", "release", *_REMOVES_ALL))
+"""Methods of a table for `rows`."""
 
 _LONGEST: Final = 300
 """Most characters of an exception's message in an event; the traceback has more of it."""
@@ -44,6 +51,34 @@ def loaded(ctx: RequestContext, hosted: HostedObject) -> None:
     """The state of an object was replaced."""
     text = f"the state of {hosted} was replaced by trainer {ctx.engine.sessions.describe(ctx.trainer)}"
     _note(ctx, "loaded", text, hosted)
+
+
+@contextmanager
+def rows(ctx: RequestContext, hosted: HostedObject, method: str) -> Iterator[None]:
+    """A block that calls one of `TELLS_ROWS` of a table: rows of its slots may have moved then, or all have gone."""
+    table, who = hosted.value, f"by trainer {ctx.engine.sessions.describe(ctx.trainer)}"
+    before = table.routing.slots(table.owner)
+    yield
+    if method in _REMOVES_ALL:
+        _note(ctx, "loaded", f"all rows of table {hosted.name!r} here were removed {who}", hosted)
+        return
+    after = table.routing.slots(table.owner)
+    gone, come = before & ~after, after & ~before
+    if gone.any():
+        to = table.routing.owners[int(table.routing.of_slot[gone][0])]
+        _note(
+            ctx,
+            "moved",
+            f"{int(gone.sum()):,} of {SLOTS:,} slots of table {hosted.name!r} moved to owner {to!r} {who}",
+            hosted,
+        )
+    if come.any():
+        _note(
+            ctx,
+            "moved",
+            f"{int(come.sum()):,} of {SLOTS:,} slots of table {hosted.name!r} came from other owners {who}",
+            hosted,
+        )
 
 
 def policy(ctx: RequestContext, hosted: HostedObject, policy: object) -> None:

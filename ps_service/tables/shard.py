@@ -171,8 +171,7 @@ class TableShard:
             return self.values_of(ids, self.population.look_up(ids) if add else self.population.find(ids))
 
     def bag(self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
-        """The sums of the rows of bags that are only read, float32 [bags, dim]; zero for an empty one. May raise
-        `TooLargeError`."""
+        """Sums of the rows of bags that are only read, float32 [bags, dim]; 0 if empty. Raises `TooLargeError`."""
         ids = checked_ids(ids, self.rows)
         offsets = checked_offsets(offsets, len(ids))
         weights = checked_weights(weights, len(ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
@@ -109,6 +110,36 @@ async def test_a_move_of_objects_names_who_asked_for_it_on_both_owners(tmp_path:
     for place, text in zip(places, ("'net' moved to owner 'ps1'", "'net' came from owner 'ps0'"), strict=True):
         (moved,) = [each for each in lines(place) if each["kind"] == "moved"]
         assert (moved["event"], moved["subject"], moved["certificate"]) == (text, "net", "operator.example")
+
+
+async def test_moves_of_rows_and_cleared_tables_are_in_it(tmp_path: Path) -> None:
+    places = [tmp_path / f"audit{place}.jsonl" for place in range(2)]
+    async with AsyncExitStack() as stack:
+        servers = []
+        for name, place in zip(("ps0", "ps1"), places, strict=True):
+            engine = Engine(name, allowed(hosted_models))
+            engine.events.audit = stack.enter_context(closing(AuditLog(str(place), name)))
+            servers.append(await stack.enter_async_context(Server(engine)))
+        async with tc.connect(*(each.address for each in servers)) as ps:
+            items = await ps.table("items", 4, optimizer=tc.tables.SGD(lr=0.1), owners=["ps0"])
+            async with ps.context():
+                await items(torch.arange(100))
+            await ps.rebalance("items")
+            await items.clear()
+    told = [
+        [each for each in lines(place) if each.get("subject") == "items" and each["kind"] != "made"] for place in places
+    ]
+    kinds = [[each["kind"] for each in each_told] for each_told in told]
+    assert kinds == [["moved", "loaded"]] * 2
+    said = [[re.sub(" by trainer .*", "", each["event"]) for each in each_told] for each_told in told]
+    assert said == [
+        ["8,192 of 16,384 slots of table 'items' moved to owner 'ps1'", "all rows of table 'items' here were removed"],
+        [
+            "8,192 of 16,384 slots of table 'items' came from other owners",
+            "all rows of table 'items' here were removed",
+        ],
+    ]
+    assert "" not in {each["trainer"] for each in (*told[0], *told[1])}
 
 
 async def test_an_owner_that_ends_has_written_all_of_it(start_process: StartProcess, tmp_path: Path) -> None:

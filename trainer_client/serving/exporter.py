@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import torch
 
 from ps_reader.layout import Manifest, ModuleFile, TableFiles
-from ps_wire.errors import InvalidArgumentError, SessionLostError, StaleHandleError, UnavailableError, UnknownNameError
+from ps_wire.errors import SessionLostError, StaleHandleError, UnavailableError, UnknownNameError
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.serving.export_folder import Folder
 from trainer_client.serving.exported_table import ExportedTable
@@ -144,9 +144,6 @@ class Exporter:
         parquet: bool,
         when_written: Callable[[Manifest], object],
     ) -> None:
-        for names in (tables, modules):
-            if isinstance(names, str):
-                raise InvalidArgumentError(f"names of tables and modules are a list, [{names!r}], not {names!r}")
         self._source = source
         self._folder = Folder(Path(path), keep, parquet)
         self._tables, self._modules = tables, modules

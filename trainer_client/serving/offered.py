@@ -8,6 +8,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_seconds, check_whole
 from ps_wire.runtime.nothing import nothing
 from trainer_client.handles.handles import RemoteModule
+from trainer_client.handles.listed import names
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.serving.exporter import Exporter
 from trainer_client.serving.live_objects import LiveObjects
@@ -75,8 +76,8 @@ class OffersReading:
         self,
         path: str | Path,
         *,
-        tables: Sequence[str] | None = None,
-        modules: Sequence[str] | None = None,
+        tables: str | Table | Sequence[str | Table] | None = None,
+        modules: str | RemoteModule | Sequence[str | RemoteModule] | None = None,
         follow: bool = False,
         every: float = 2.0,
         keep: int = 3,
@@ -93,8 +94,8 @@ class OffersReading:
 
         Args:
             path: A folder of its own.
-            tables: Names of tables; None for all, if `modules` is None, too.
-            modules: Names of modules, on any owner; None for all that have a name, if `tables` is None, too.
+            tables: Tables or their names; None for all, if `modules` is None, too.
+            modules: Modules or their names, on any owner; None for all that have a name, if `tables` is None, too.
             follow: Whether it goes on.
             every: Seconds from one version to the next.
             keep: How many versions are kept.
@@ -114,10 +115,11 @@ class OffersReading:
         if snapshot is not None and follow:
             raise InvalidArgumentError("a snapshot does not change, so there is nothing to follow")
         client = cast("Client", self)
+        of_tables, of_modules = (None if each is None else names(each) for each in (tables, modules))
 
         async def exporting() -> None:
             source = LiveObjects(client) if snapshot is None else await client.snapshot(snapshot)
-            exporter = Exporter(source, path, tables, modules, every, keep, compress, parquet, when_written)
+            exporter = Exporter(source, path, of_tables, of_modules, every, keep, compress, parquet, when_written)
             await exporter.run(once=not follow)
 
         return Pending.run(self._loop, exporting())

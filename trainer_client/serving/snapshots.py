@@ -14,6 +14,7 @@ from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, Row
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import SnapshotPart, SnapshotRequest
 from trainer_client.handles.handles import RemoteModule, RemoteObject, handle_from
+from trainer_client.handles.listed import listed
 from trainer_client.pending import Pending
 from trainer_client.serving.pinned_module import PinnedModule
 from trainer_client.serving.pinned_table import PinnedTable
@@ -135,7 +136,9 @@ class OffersSnapshots:
         """The sessions, by the name of their owner."""
         raise NotImplementedError
 
-    def snapshot(self, name: str, objects: Sequence[Table | RemoteModule] | None = None) -> Pending[Snapshot]:
+    def snapshot(
+        self, name: str, objects: Table | RemoteModule | Sequence[Table | RemoteModule] | None = None
+    ) -> Pending[Snapshot]:
         """Keeps modules and tables as they are now, to read them while training goes on: for evaluation, to compare
         two versions on the same requests, and to export one version.
 
@@ -165,7 +168,7 @@ class OffersSnapshots:
             raise InvalidArgumentError(f"a snapshot is named by a text, not {name!r}")
         if objects is None:
             return Pending.run(self._loop, _opened(name, _there(self.sessions)))
-        return Pending.run(self._loop, _made(name, self.sessions, list(objects)))
+        return Pending.run(self._loop, _made(name, self.sessions, listed(objects)))
 
 
 async def _made(name: str, sessions: Sessions, objects: Sequence[Any]) -> Snapshot:
@@ -191,8 +194,6 @@ async def _made(name: str, sessions: Sessions, objects: Sequence[Any]) -> Snapsh
 
 
 async def _parts_of(objects: Sequence[Any]) -> dict[Part, RemoteObject]:
-    if isinstance(objects, (Table, RemoteObject)):
-        objects = [objects]
     parts: dict[Part, RemoteObject] = {}
     for each in objects:
         if isinstance(each, Table):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import StatusRequest
+from trainer_client.handles.listed import listed
 from trainer_client.handles.named import named_parts
 from trainer_client.handles.object_moves import Drain, MovedObjects, ObjectMove
 from trainer_client.pauses import PATIENCE_SECONDS, PAUSE_SECONDS
@@ -36,8 +37,8 @@ class OffersMoves:
 
     def rebalance(
         self,
-        tables: Iterable[Table | str] | None = None,
-        owners: Sequence[str] | None = None,
+        tables: Table | str | Iterable[Table | str] | None = None,
+        owners: str | Sequence[str] | None = None,
         *,
         pause: float = PAUSE_SECONDS,
         patience: float = PATIENCE_SECONDS,
@@ -49,7 +50,7 @@ class OffersMoves:
         with the new one by themselves.
 
         Args:
-            tables: The tables, or their names; None for all of the owners.
+            tables: Tables or their names; None for all of the owners.
             owners: Names of the owners that are to have the slots, and nobody else; None for all owners of this client,
                 in a group also those that have joined since (`find_owners`).
             pause: The most seconds for which look-ups wait, for each move. One that finds no moment in which passes
@@ -69,16 +70,18 @@ class OffersMoves:
             TooLargeError: An owner would have more rows than it may.
         """
 
-        def plan(routing: Routing) -> list[placement.Step]:
-            return placement.even(routing, self._tables.sessions.names if owners is None else owners)
+        targets: list[str] | None = None if owners is None else listed(owners)
 
-        return Pending.run(self._loop, self._moved(tables, owners, plan, pause, patience))
+        def plan(routing: Routing) -> list[placement.Step]:
+            return placement.even(routing, self._tables.sessions.names if targets is None else targets)
+
+        return Pending.run(self._loop, self._moved(tables, targets, plan, pause, patience))
 
     def drain(
         self,
         owner: str,
         to: str | Sequence[str] | None = None,
-        tables: Iterable[Table | str] | None = None,
+        tables: Table | str | Iterable[Table | str] | None = None,
         *,
         pause: float = PAUSE_SECONDS,
         patience: float = PATIENCE_SECONDS,
@@ -96,7 +99,7 @@ class OffersMoves:
         Returns, Raises:
             As `rebalance` and `move`. What can move has moved when an error is raised; the first of several.
         """
-        targets = None if to is None else [to] if isinstance(to, str) else list(to)
+        targets: list[str] | None = None if to is None else listed(to)
 
         def others() -> list[str]:
             return [name for name in self._tables.sessions.names if name != owner] if targets is None else targets
@@ -169,16 +172,16 @@ class OffersMoves:
 
     async def _moved(
         self,
-        tables: Iterable[Table | str] | None,
+        tables: Table | str | Iterable[Table | str] | None,
         owners: Sequence[str] | None,
         plan: Callable[[Routing], list[placement.Step]],
         pause: float,
         patience: float,
     ) -> list[Moved]:
-        listed: list[Any] = list(tables) if tables is not None else await self._all_tables(owners)
+        chosen = listed(tables) if tables is not None else await self._all_tables(owners)
         made: list[Moved] = []
         failed: list[PsError] = []
-        for each in listed:
+        for each in chosen:
             try:
                 table = await self.table(each) if isinstance(each, str) else each
                 for step in plan(await table.follower.follow_all()):

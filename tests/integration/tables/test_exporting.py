@@ -352,3 +352,20 @@ async def test_a_table_that_changes_faster_than_it_is_read_is_exported(
         for _ in range(20):
             await items.upsert(many, torch.randn(1000, 4))
         assert as_read(await brought(tmp_path)) == await as_owned(items)
+
+
+async def test_one_object_is_named_by_its_name_or_a_handle_alone_or_in_a_list(tmp_path: Path) -> None:
+    async with tc.local(owners=2) as ps:
+        items, _ = await table_of(ps, "items"), await table_of(ps, "others")
+        net = await ps.module(nn.Linear, 2, 1, name="net")
+        for place, (tables, modules) in enumerate(
+            ((items, net), ("items", "net"), ([items], [net]), (["items"], ["net"]))
+        ):
+            await ps.export(tmp_path / f"{place}", tables=tables, modules=modules)
+            with ps_reader.open(tmp_path / f"{place}") as reader:
+                assert (list(reader.current.tables), list(reader.current.modules)) == (["items"], ["net"])
+        assert [each.name for each in (await ps.snapshot("one", items)).objects] == ["items"]
+        (moved,) = await ps.rebalance("items", owners=items.owners[0])
+        assert (moved.table, moved.target) == ("items", items.owners[0])
+        with pytest.raises(tc.errors.InvalidArgumentError, match="a handle of one that has a name, not 3"):
+            await ps.export(tmp_path / "none", tables=[3])
