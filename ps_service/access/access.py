@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ps_service.access.token_file import TokenFile
 
 _HOW: Final = (
-    "give tc.connect(…, token=…), the variable PS_TOKEN or PS_OWN_TOKEN_FILE, the metadata or header "
-    "'authorization: Bearer …', or a certificate that the token file names"
+    "give tc.connect or rpc.init_rpc a token=, set the variable PS_TOKEN or PS_OWN_TOKEN_FILE, send the metadata or "
+    "header 'authorization: Bearer …', or show a certificate that the token file names"
 )
 
 

@@ -7,14 +7,17 @@ import os
 import threading
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ps_service.access.token_file import TokenFile
 from ps_wire import tracing
 from ps_wire.errors import InvalidArgumentError, UnavailableError
 from ps_wire.numbers import check_seconds
 from ps_wire.tls import TLS
+from ps_wire.tokens import metadata_of, of_variables
 from trainer_client.client.portal import Portal
 from trainer_client.rpc.agent import Agent
 from trainer_client.rpc.current import agent, has_agent, set_agent
@@ -59,6 +62,8 @@ def init_rpc(
     shared_memory: bool = True,
     direct: bool = True,
     tls: TLS | None = None,
+    token: str | Path | None = None,
+    token_file: str | Path | None = None,
     insecure: bool = False,
 ) -> None:
     """Joins a group: this process can then call the other members and be called by them.
@@ -89,6 +94,10 @@ def init_rpc(
         tls: The certificate with which this process serves and calls others, over TLS. With `ca`, it answers only those
             that have one of that authority. None takes those that the variables `PS_TLS_CA`, `PS_TLS_CERT`,
             `PS_TLS_KEY` and `PS_TLS_SERVER_NAME` name; without any, nothing is encrypted.
+        token: The token with which this process shows other members who it is, or the path of a file that has it. None
+            takes that of the variable `PS_TOKEN`, or of the file that `PS_OWN_TOKEN_FILE` names.
+        token_file: The file of the identities that this process answers, as `ps-service token add` makes it. Members
+            need the role `owner` with each other. Without one, it answers everybody.
         insecure: Whether to listen beyond loopback although traffic is not encrypted.
 
     Raises:
@@ -97,13 +106,19 @@ def init_rpc(
         DeadlineExceededError: Some members did not arrive in time; the message names those that did, and the others.
         UnavailableError: The directory cannot be reached in time.
         InvalidArgumentError: The name, the rank, an address or an entry of `allow` is not valid; the rank is missing;
-            `tls` has no certificate, or a file of it cannot be used; or not all members gave the same `world_size`.
+            `tls` has no certificate, or a file of it cannot be used, or one of tokens; or not all members gave the same
+            `world_size`.
+        UnauthenticatedError: The directory asks for a token, and has got none that it knows.
+        PermissionDeniedError: The identity of this process has not the role `owner` there.
         TypeError: The backend or its options are of another type.
     """
     options = checked_options(backend, rpc_backend_options)
     _check(name, rank, world_size)
     check_seconds("join_timeout", join_timeout)
     check_seconds("lease_seconds", lease_seconds)
+    token = token or of_variables()
+    metadata_of(token)
+    identities = None if token_file is None else TokenFile(Path(token_file))
     settings = Settings(
         (options.rpc_timeout if timeout == UNSET else timeout) or None,
         join_timeout or DAY,
@@ -112,10 +127,13 @@ def init_rpc(
         marks=True,
         member=name,
         tls=tls or TLS.of_variables(),
+        token=token,
         tracing=tracing.of_program(name),
     )
     placement, threads = options.placement(), options.num_worker_threads
-    own = OwnOwner(allowing(allow), settings, placement, device, threads, lease_seconds, advertise, insecure)
+    own = OwnOwner(
+        allowing(allow), settings, placement, device, threads, lease_seconds, advertise, identities, insecure
+    )
     with _lock:
         _check_alone()
         plan, listen = planned(options.init_method, rank, world_size or 0, directory, listen, join_timeout)

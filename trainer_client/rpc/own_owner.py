@@ -23,6 +23,7 @@ from trainer_client.rpc.options import DeviceMaps, usable
 if TYPE_CHECKING:
     import torch
 
+    from ps_service.access.token_file import TokenFile
     from trainer_client.session.settings import Settings
 
 Offer = str | ModuleType | type | Callable[..., Any]
@@ -48,6 +49,7 @@ class OwnOwner:
     threads: int
     lease_seconds: float
     advertise: str
+    identities: TokenFile | None
     insecure: bool
 
     def server(self, listen: str, size: int) -> Server:
@@ -64,6 +66,7 @@ class OwnOwner:
             ),
             threads=self.threads,
             spare_threads=_SPARE_THREADS,
+            tokens=self.identities,
         )
         if size:
             engine.directory.begin(size)

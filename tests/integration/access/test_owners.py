@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from tests import hosted_models
 from tests.allowed import allowed
 from tests.integration.access.identities import Identities
 from tests.integration.support import HandMade
+from trainer_client import rpc
+from trainer_client.rpc.current import set_agent
 from trainer_client.rpc.joining import join
 from trainer_client.session.settings import Settings
 from trainer_client.transport.grpc_stream import GrpcConnector
@@ -59,6 +62,7 @@ async def test_only_owners_enter_a_group(identities: Identities, tmp_path: Path)
                 await join(second, Settings(token=own), first.address)
         finally:
             await keeper.stop()
+            set_agent(None)
 
 
 async def test_a_session_keeps_its_identity_over_a_restart(identities: Identities, tmp_path: Path) -> None:
@@ -84,3 +88,18 @@ async def test_a_session_keeps_its_identity_over_a_restart(identities: Identitie
             assert answer.welcome.resumed is may
             assert may or answer.refusal.error.code == ErrorCode.ERROR_PERMISSION_DENIED
             await stream.connection.close()
+
+
+async def test_a_program_joins_a_group_with_the_role_of_an_owner_only(identities: Identities) -> None:
+    async with identities.serving() as server:
+        server.engine.directory.begin(0)
+        for token, error, why in (
+            (None, tc.errors.UnauthenticatedError, "give tc.connect or rpc.init_rpc a token="),
+            (identities.tokens["trainer"], tc.errors.PermissionDeniedError, "register needs the role owner"),
+        ):
+            with pytest.raises(error, match=why):
+                await asyncio.to_thread(rpc.init_rpc, "worker", directory=server.address, token=token)
+        with pytest.raises(tc.errors.InvalidArgumentError, match="token= has no token"):
+            rpc.init_rpc("worker", directory="self", token="two words")
+        with pytest.raises(tc.errors.InvalidArgumentError, match="cannot be read"):
+            rpc.init_rpc("worker", directory="self", token_file="nowhere/tokens")

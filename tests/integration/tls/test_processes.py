@@ -18,6 +18,7 @@ from torch import optim
 from typer.testing import CliRunner
 
 import trainer_client as tc
+from ps_service.access.token_file import TokenFile
 from ps_service.cli import entry, old_tls, probe
 from ps_service.cli.commands import app
 from tests.conftest import StartProcess
@@ -109,12 +110,16 @@ async def test_commands_reach_owners_with_the_same_certificates(
     assert code == 0 and json.loads(out)["owner"] == "ps0"
 
 
-def test_programs_call_each_other_over_tls(forking: Forking, tmp_path: Path) -> None:
+def test_programs_call_each_other_over_tls_with_tokens(forking: Forking, tmp_path: Path) -> None:
     Authority(tmp_path).issue("owner")
+    for rank in range(2):
+        Path(tmp_path, f"token{rank}").write_text(TokenFile(tmp_path / "tokens").add(f"worker{rank}", ["owner"]))
     with forking.start("tests.integration.tls.members", "2", str(tmp_path)) as group:
         output = group.communicate(timeout=60)
         assert group.returncode == 0, output
-    assert sorted(output.splitlines()) == [f"{rank} [2.0, 2.0] [True, True]" for rank in range(2)]
+    assert sorted(output.splitlines()) == [
+        f"{rank} [2.0, 2.0] [3.0, 3.0] UnavailableError UnavailableError UnauthenticatedError" for rank in range(2)
+    ]
 
 
 def test_a_program_without_a_certificate_begins_no_group_over_tls(tmp_path: Path) -> None:
