@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadReader
     from ps_wire.v1.frames_pb2 import Reply
     from trainer_client.session.session import Session
+    from trainer_client.tables.creation import Tables
 
 _MOST_ATTEMPTS: Final = 5
 """How often it is made again because rows have moved meanwhile."""
@@ -129,12 +130,8 @@ class Snapshot:
 class OffersSnapshots:
     """What a client does with snapshots."""
 
+    _tables: Tables
     _loop: asyncio.AbstractEventLoop
-
-    @property
-    def sessions(self) -> Sessions:
-        """The sessions, by the name of their owner."""
-        raise NotImplementedError
 
     def snapshot(
         self, name: str, objects: Table | RemoteModule | Sequence[Table | RemoteModule] | None = None
@@ -166,9 +163,10 @@ class OffersSnapshots:
         """
         if not isinstance(name, str):
             raise InvalidArgumentError(f"a snapshot is named by a text, not {name!r}")
+        sessions = self._tables.sessions.by_owner
         if objects is None:
-            return Pending.run(self._loop, _opened(name, _there(self.sessions)))
-        return Pending.run(self._loop, _made(name, self.sessions, listed(objects)))
+            return Pending.run(self._loop, _opened(name, _there(sessions)))
+        return Pending.run(self._loop, _made(name, sessions, listed(objects)))
 
 
 async def _made(name: str, sessions: Sessions, objects: Sequence[Any]) -> Snapshot:
