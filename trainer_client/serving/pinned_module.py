@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
@@ -46,6 +46,9 @@ class PinnedModule:
         """
         with torch.no_grad():
             return self._part.options(timeout=timeout, seed=0).call("read", *args, **kwargs)
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a module of a snapshot is not trained, and so not called: read(…) gives what it returns")
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         """Copies of its parameters and buffers, by name."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
@@ -75,6 +75,9 @@ class PinnedTable:
             return RowsRead(values[positions].view(*shape, self.dim), found[positions].view(shape), versions)
 
         return Pending.run(self._loop, reading())
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a table of a snapshot is not trained, and so not called: read(ids) gives its rows")
 
     def size(self) -> Pending[int]:
         """The number of its rows on all owners."""

@@ -65,6 +65,9 @@ async def test_a_snapshot_stays_while_training_goes_on(trio: tuple[tc.Client, tc
         await one_pass(ps, net, opt)
     await items.remove(IDS[:20])
     await items.upsert(IDS[50:] + 1000, torch.zeros(50, 4))
+    for each in (items, net):
+        with pytest.raises(TypeError, match="of a snapshot is not trained, and so not called: read"):
+            pinned[each](IDS)
     for each in (pinned, await other.snapshot("monday")):
         assert await rows_of(each[items]) == rows and await each["items"].size() == len(rows)
         found = await each[items].read(IDS[:50].view(5, 10), default=-1)
