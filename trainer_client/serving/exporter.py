@@ -160,11 +160,14 @@ class Exporter:
 
     async def _export(self, newest: Manifest | None, once: bool) -> None:
         before = newest or Manifest(0, "", 0.0, 0.0)
-        parts = await self._parts(before)
+        parts: list[Part] = []
+        await self._find(parts, before)
         is_first, told = True, ""
         while True:
             began, as_of = time.monotonic(), time.time()
             try:
+                if not is_first and self._tables is None and self._modules is None:
+                    await self._find(parts, before)
                 for each in list(parts):
                     await self._round(each, parts, once or is_first)
             except _LOST as error:
@@ -197,14 +200,17 @@ class Exporter:
             _log.warning("%r was deleted, and is not exported any more", part.name)
             parts.remove(part)
 
-    async def _parts(self, before: Manifest) -> list[Part]:
+    async def _find(self, parts: list[Part], before: Manifest) -> None:
+        """Adds what is not among the parts: what is named, or all that there is by now."""
         names, modules = list(self._tables or ()), list(self._modules or ())
         if self._tables is None and self._modules is None:
             names, modules = await self._source.names()
-        tables = [
-            ExporterOfTable(self._source, self._folder, each, before.tables.get(each), self._compress) for each in names
-        ]
-        return [*tables, *(ExporterOfModule(self._source, self._folder, each) for each in modules)]
+        known = {each.name for each in parts}
+        for each in names:
+            if each not in known:
+                of_table = before.tables.get(each)
+                parts.append(ExporterOfTable(self._source, self._folder, each, of_table, self._compress))
+        parts += [ExporterOfModule(self._source, self._folder, each) for each in modules if each not in known]
 
     async def _write(
         self, before: Manifest, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]

@@ -94,7 +94,8 @@ class OffersReading:
 
         Args:
             path: A folder of its own.
-            tables: Tables or their names; None for all, if `modules` is None, too.
+            tables: Tables or their names; None for all, if `modules` is None, too: with `follow`, also those that are
+                made later.
             modules: Modules or their names, on any owner; None for all that have a name, if `tables` is None, too.
             follow: Whether it goes on.
             every: Seconds from one version to the next.

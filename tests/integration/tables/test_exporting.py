@@ -354,6 +354,20 @@ async def test_a_table_that_changes_faster_than_it_is_read_is_exported(
         assert as_read(await brought(tmp_path)) == await as_owned(items)
 
 
+async def test_what_is_made_while_an_export_follows_is_exported_too(tmp_path: Path) -> None:
+    async with tc.local(owners=2) as ps, exporting(ps, tmp_path):
+        assert not (await brought(tmp_path)).tables
+        net = await ps.module(nn.Linear, 2, 1, name="net")
+        for optimizer in (tc.tables.LazyAdam(0.1), tc.tables.SGD(0.1)):
+            items = await table_of(ps, "items", optimizer)
+            await train(ps, items, IDS)
+            version = await brought(tmp_path)
+            assert as_read(version) == await as_owned(items)
+            assert version.modules == [net.name]
+            await ps.delete("items")
+            assert not (await brought(tmp_path)).tables
+
+
 async def test_one_object_is_named_by_its_name_or_a_handle_alone_or_in_a_list(tmp_path: Path) -> None:
     async with tc.local(owners=2) as ps:
         items, _ = await table_of(ps, "items"), await table_of(ps, "others")
