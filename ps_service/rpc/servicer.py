@@ -142,7 +142,9 @@ class Servicer:
         self, connection: Connection, listener: Listener[Any, Any] | None, certificate: str
     ) -> tuple[SessionHandler, int, bool]:
         first = await connection.receive()
-        if first is None or not first.frame.HasField("hello"):
+        if first is None:  # a trainer that was about to connect, and has ended
+            raise ConnectionBroken("the stream has ended before its first frame")
+        if not first.frame.HasField("hello"):
             raise InvalidArgumentError("a stream begins with Hello")
         hello = first.frame.hello
         self._check(hello)

@@ -18,11 +18,14 @@ from ps_service.cli import probe
 from ps_service.engine import Engine
 from ps_service.measures.audit_log import AuditLog
 from ps_service.server import Server
+from ps_wire.connections.frames import Packet
+from ps_wire.v1.frames_pb2 import Frame
 from ps_wire.v1.operations_pb2 import CheckpointRequest, EvictRequest
 from tests import hosted_models
 from tests.allowed import allowed
 from tests.conftest import StartProcess
 from tests.integration.tls.authority import Authority
+from trainer_client.transport.grpc_stream import GrpcConnector
 
 
 def lines(place: Path) -> list[dict[str, Any]]:
@@ -110,6 +113,20 @@ async def test_a_move_of_objects_names_who_asked_for_it_on_both_owners(tmp_path:
     for place, text in zip(places, ("'net' moved to owner 'ps1'", "'net' came from owner 'ps0'"), strict=True):
         (moved,) = [each for each in lines(place) if each["kind"] == "moved"]
         assert (moved["event"], moved["subject"], moved["certificate"]) == (text, "net", "operator.example")
+
+
+async def test_a_stream_that_ends_before_it_begins_is_not_told_as_refused(tmp_path: Path) -> None:
+    engine, place = Engine("ps0", allowed(hosted_models)), tmp_path / "audit.jsonl"
+    async with Server(engine) as server:
+        with closing(AuditLog(str(place), "ps0")) as audit:
+            engine.events.audit = audit
+            connection = await GrpcConnector(server.address).connect()
+            await connection.close()
+            wrong = await GrpcConnector(server.address).connect()
+            await wrong.send(Packet(Frame(number=1)))
+            assert (await wrong.receive()).frame.refusal.error.message == "a stream begins with Hello"
+            await wrong.close()
+    assert [each["kind"] for each in lines(place)] == ["refused"]
 
 
 async def test_moves_of_rows_and_cleared_tables_are_in_it(tmp_path: Path) -> None:
