@@ -57,28 +57,19 @@ def loaded(ctx: RequestContext, hosted: HostedObject) -> None:
 def rows(ctx: RequestContext, hosted: HostedObject, method: str) -> Iterator[None]:
     """A block that calls one of `TELLS_ROWS` of a table: rows of its slots may have moved then, or all have gone."""
     table, who = hosted.value, f"by trainer {ctx.engine.sessions.describe(ctx.trainer)}"
+    of_table = f"of table {hosted.name!r}"
     before = table.routing.slots(table.owner)
     yield
     if method in _REMOVES_ALL:
-        _note(ctx, "loaded", f"all rows of table {hosted.name!r} here were removed {who}", hosted)
+        _note(ctx, "loaded", f"all rows {of_table} here were removed {who}", hosted)
         return
     after = table.routing.slots(table.owner)
     gone, come = before & ~after, after & ~before
     if gone.any():
         to = table.routing.owners[int(table.routing.of_slot[gone][0])]
-        _note(
-            ctx,
-            "moved",
-            f"{int(gone.sum()):,} of {SLOTS:,} slots of table {hosted.name!r} moved to owner {to!r} {who}",
-            hosted,
-        )
+        _note(ctx, "moved", f"{int(gone.sum()):,} of {SLOTS:,} slots {of_table} moved to owner {to!r} {who}", hosted)
     if come.any():
-        _note(
-            ctx,
-            "moved",
-            f"{int(come.sum()):,} of {SLOTS:,} slots of table {hosted.name!r} came from other owners {who}",
-            hosted,
-        )
+        _note(ctx, "moved", f"{int(come.sum()):,} of {SLOTS:,} slots {of_table} came from other owners {who}", hosted)
 
 
 def policy(ctx: RequestContext, hosted: HostedObject, policy: object) -> None:

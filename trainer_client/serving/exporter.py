@@ -188,7 +188,7 @@ class Exporter:
             await asyncio.sleep(max(0.0, self._every - (time.monotonic() - began)))
 
     async def _round(self, part: Part, parts: list[Part], must_be_there: bool) -> None:
-        """A round of one object. One that was deleted is left out from then on, if nobody has named it, and otherwise
+        """A round of one object. One that was deleted is left out from then on, unless it was named, and otherwise
         waited for."""
         try:
             await part.round()

@@ -255,7 +255,7 @@ async def _opened(name: str, sessions: Sessions) -> Snapshot:
 
 
 def _there(sessions: Sessions) -> Sessions:
-    """Those of owners that answer now: one that is away holds nobody up that does not need it."""
+    """The sessions of owners that are connected; all, if none is. An owner that is away is not waited for."""
     return {owner: each for owner, each in sessions.items() if each.state == "connected"} or sessions
 
 

@@ -51,7 +51,7 @@ class OffersMoves:
 
         Args:
             tables: Tables or their names; None for all of the owners.
-            owners: Names of the owners that are to have the slots, and nobody else; None for all owners of this client,
+            owners: Names of the owners that are to have the slots, and no others; None for all owners of this client,
                 in a group also those that have joined since (`find_owners`).
             pause: The most seconds for which look-ups wait, for each move. One that finds no moment in which passes
                 end within it is tried again.

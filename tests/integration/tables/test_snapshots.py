@@ -368,7 +368,12 @@ async def test_an_owner_that_is_away_holds_up_only_who_needs_it(tmp_path: Path) 
         await until(lambda: ps.sessions["ps1"].state != "connected")
         async with asyncio.timeout(20):
             await ps.snapshot("monday", [net])
-            await (await ps.snapshot("monday")).remove()
+            found = await ps.snapshot("monday")
+            assert torch.equal(await found[net].read(X), await net.read(X))
+            await found.remove()
+            with pytest.raises(tc.errors.StaleHandleError):
+                await found[net].read(X)
+        assert ps.sessions["ps1"].state != "connected", "it was away all the time"
         await away.start()
 
 
