@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import torch
 
 from ps_reader.layout import Manifest, ModuleFile, TableFiles
-from ps_wire.errors import SessionLostError, StaleHandleError, UnavailableError, UnknownNameError
+from ps_wire.errors import InvalidArgumentError, SessionLostError, StaleHandleError, UnavailableError, UnknownNameError
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.serving.export_folder import Folder
 from trainer_client.serving.exported_table import ExportedTable
@@ -147,6 +147,7 @@ class Exporter:
         self._source = source
         self._folder = Folder(Path(path), keep, parquet)
         self._tables, self._modules = tables, modules
+        self._left_out: set[str] = set()
         self._every = every
         self._compress = compress
         self._when_written = when_written
@@ -199,13 +200,20 @@ class Exporter:
                 raise StaleHandleError(str(error)) from None
             _log.warning("%r was deleted, and is not exported any more", part.name)
             parts.remove(part)
+        except InvalidArgumentError as error:
+            if must_be_there or self._tables is not None or self._modules is not None:
+                raise
+            # It was made since: what is exported already goes on.
+            _log.warning("%r is not exported: %s", part.name, error)
+            self._left_out.add(part.name)
+            parts.remove(part)
 
     async def _find(self, parts: list[Part], before: Manifest) -> None:
         """Adds what is not among the parts: what is named, or all that there is by now."""
         names, modules = list(self._tables or ()), list(self._modules or ())
         if self._tables is None and self._modules is None:
             names, modules = await self._source.names()
-        known = {each.name for each in parts}
+        known = {each.name for each in parts} | self._left_out
         for each in names:
             if each not in known:
                 of_table = before.tables.get(each)

@@ -366,6 +366,11 @@ async def test_what_is_made_while_an_export_follows_is_exported_too(tmp_path: Pa
             assert version.modules == [net.name]
             await ps.delete("items")
             assert not (await brought(tmp_path)).tables
+        for owner in ("ps0", "ps1"):
+            await ps.module(nn.Linear, 2, 1, name="twice", owner=owner)
+        assert (await brought(tmp_path)).modules in ([net.name], [net.name, "twice"]), "the export goes on"
+        await ps.module(nn.Linear, 2, 1, name="later")
+        assert "later" in (await brought(tmp_path)).modules
 
 
 async def test_one_object_is_named_by_its_name_or_a_handle_alone_or_in_a_list(tmp_path: Path) -> None:
