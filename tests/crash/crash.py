@@ -141,6 +141,8 @@ class Crash:
             owner.checkpoint()
         elif point.during == "drain":
             owner.terminate()
+            for each in self._workloads.values():
+                each.drained(owner.name)
         elif name.startswith(("session.ended", "answer.attach")):
             self._runner.run(self._visit(owner))
         elif name.startswith("session.") or name.split(".")[1] in _BY_COMING:

@@ -25,10 +25,14 @@ class Pairs:
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
         self._open: list[int] = []
+        # A step was made of no gradient.
+        self._is_wrong = False
 
-    def apply(self, seed: int) -> None:
-        self._open.append(seed)
-        if len(self._open) == 2:
+    def apply(self, seed: int | None) -> None:
+        """Adds a gradient to the open round; None ends it with the one that it has."""
+        self._is_wrong |= seed is None and not self._open
+        self._open += [] if seed is None else [seed]
+        if seed is None or len(self._open) == 2:
             self.end_round()
 
     def end_round(self) -> None:
@@ -42,7 +46,7 @@ class Pairs:
     def state(self) -> Any:
         ended = copy.deepcopy(self)
         ended.end_round()
-        return ended._layer.state()
+        return None if self._is_wrong else ended._layer.state()
 
 
 class Quorums(Workload):
@@ -75,7 +79,11 @@ class Quorums(Workload):
     async def begin(self, ps: tc.Client) -> None:
         await self.prepare(ps, 0)
         self._version = 0
+        self._drains = 0
         self._ordered = Ordered("quorum on ps1", Pairs(Layer(optim.SGD, _OPTIONS)))
+
+    def drained(self, owner: str) -> None:
+        self._drains += owner in self.uses
 
     async def check(self, ps: tc.Client, actions: Sequence[Action], horizon: Horizon) -> None:
         await self.prepare(ps, 0)
@@ -88,12 +96,12 @@ class Quorums(Workload):
             self._ordered.begin_at(0, Pairs(Layer(optim.SGD, _OPTIONS).load(state)))
         else:
             self._follow(version - self._version, state, actions)
-        self._version = version
+        self._version, self._drains = version, 0
 
     def _follow(self, steps: int, state: Any, actions: Sequence[Action]) -> None:
         """Follows to a state so many steps later: that of the gradients in some order, of which the last step may have
-        one alone. Raises `Violation`."""
-        known, must, may = {}, [], []
+        one alone, and one for each drain. Raises `Violation`."""
+        known, must, may = {}, [], list[int | None]([None] * self._drains)
         for each in actions:
             seed = each.what["seed"]
             if not each.is_done:

@@ -58,6 +58,9 @@ class Workload(ABC):
     async def begin(self, ps: tc.Client) -> None:
         """Called in the harness before trainers begin: notes what owners have."""
 
+    def drained(self, owner: str) -> None:  # noqa: B027  (most have nothing to note)
+        """Called in the harness when an owner was asked to stop in order, whether or not it was killed meanwhile."""
+
     @abstractmethod
     async def check(self, ps: tc.Client, actions: Sequence[Action], horizon: Horizon) -> None:
         """Called in the harness while no trainer works, with the actions since the last time, in the order in which
