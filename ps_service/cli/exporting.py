@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ps_service.cli.clients import connected
+from ps_service.cli.clients import connected, connected_once_there
 from ps_service.cli.ending import asking, fail
 from ps_service.cli.options import OwnersTLS, first_of, with_tls
 from ps_wire.errors import CancelledCallError, PsError
@@ -73,13 +73,13 @@ def export(
         ps-service export served --follow 127.0.0.1:50051
 
     The first version has all rows, and later ones what has changed since. Started again, it goes on from the newest
-    version in the folder. Ctrl-C and SIGTERM end it.
+    version in the folder. With --follow it waits for owners that are not there. Ctrl-C and SIGTERM end it.
     """
     codec = _codec(rounding)
     told = (lambda _: None) if quiet else _tell
 
     async def exported() -> None:
-        ps = await connected(address, beside or [], tls)
+        ps = await (connected_once_there if follow else connected)(address, beside or [], tls)
         try:
             going_on = ps.export(
                 folder,

@@ -16,17 +16,19 @@ import torch
 
 import trainer_client as tc
 from tests.crash.events import Action, Violation
+from tests.crash.exports import Export
 from tests.crash.points import POINTS
 from tests.crash.processes import PATIENCE, OwnerProcess, TrainerProcess
 from tests.crash.report import Report, Restart
 from tests.crash.workloads import WORKLOADS
+from tests.crash.workloads.tables import Tables
 from tests.crash.workloads.workload import Horizon
 from tests.forking.process import Forking
 
 TRANSPORTS: Final = ("memory", "direct", "grpc")
 MODES: Final = ("always", "always", "interval:0.05", "interval:0.3")
 
-_KINDS: Final = {"point": 12, "random": 3, "owners": 1, "trainer": 2, "all": 1}
+_KINDS: Final = {"point": 12, "random": 3, "owners": 1, "trainer": 2, "all": 1, "exporter": 3, "reader": 1}
 """How often each kind of kill is chosen."""
 
 _BY_COMING: Final = {"optimizer", "scheduler"}
@@ -43,8 +45,8 @@ _LATE: Final = 0.5
 
 
 class Crash:
-    """Two owners, three trainers, and the workloads. The seed decides what is killed when, but not what the processes
-    do meanwhile."""
+    """Two owners, three trainers, the workloads, and an export of tables with its reader. The seed decides what is
+    killed when, but not what the processes do meanwhile."""
 
     def __init__(self, forking: Forking, folder: Path, seed: int, names: Sequence[str], report: Report) -> None:
         self._forking = forking
@@ -57,6 +59,8 @@ class Crash:
         # Of trainers that were killed since the last check.
         self._left: list[Action] = []
         self._workloads = {name: WORKLOADS[name]() for name in names}
+        tables = [f"{Tables.name}-{each.name}" for each in self._owners]
+        self._export = Export(forking, folder, self._owners, tables) if Tables.name in names else None
         self._lives = 0
         self._runner = asyncio.Runner()
         self._restarts: list[Restart] = []
@@ -69,6 +73,8 @@ class Crash:
         for each in self._owners:
             each.start()
         self._runner.run(self._prepare())
+        if self._export is not None:
+            self._export.begin()
         for slot in range(3):
             self._trainers.append(self._trainer(slot))
         self._go()
@@ -78,6 +84,8 @@ class Crash:
         for trainer in self._trainers:
             if not trainer.is_dead:
                 trainer.kill()
+        if self._export is not None:
+            self._export.close()
         for owner in self._owners:
             owner.close()
         self._runner.close()
@@ -114,13 +122,19 @@ class Crash:
         elif kind == "trainer":
             self._work()
             self._kill_trainer(self._choose.randrange(3))
-        else:
+        elif kind == "all":
             self._kill_all()
+        elif self._export is not None:
+            self._work()
+            self._report.killed(kind)
+            self._export.start(kind)
 
     def _work(self, least: float = 0.0) -> None:
         time.sleep(least + self._choose.random() * _LONGEST)
         for each in self._trainers:
             each.check()
+        if self._export is not None:
+            self._export.check_processes()
 
     def _at_point(self, owner: OwnerProcess, name: str) -> None:
         point = POINTS[name]
@@ -206,6 +220,8 @@ class Crash:
             self._report.killed("all")
         for slot in range(3):
             self._bury(slot)
+        if self._export is not None:
+            self._export.close()
         lost = {}
         for owner in self._owners:
             if self._choose.random() < 0.7:
@@ -215,6 +231,8 @@ class Crash:
                     lost[owner.name] = at - owner.interval - _LATE
         for owner in self._owners:
             self._restart(owner)
+        if self._export is not None:
+            self._export.begin()
         self._trainers = [self._trainer(slot) for slot in range(3)]
         self._check(Horizon(lost))
 
@@ -269,3 +287,6 @@ class Crash:
         async with tc.connect(*(each.address for each in self._owners), timeout=PATIENCE) as ps:
             for name, workload in self._workloads.items():
                 await workload.check(ps, [each for each in actions if each.workload == name], horizon)
+                if isinstance(workload, Tables) and self._export is not None:
+                    await self._export.check(workload.take_passed(), horizon)
+                    await workload.remove_some(self._choose)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.events import Violation
+from tests.crash.exports import check_order
 from tests.crash.points import POINTS
 from tests.crash.shadow import Shadow
 from tests.crash.workloads.ordered import Ordered
@@ -63,6 +64,23 @@ def test_versions_that_may_be_lost_are_only_the_last(tmp_path: Path) -> None:
     ordered.follow(2, [7, 8], {1: 7, 2: 8, 3: 9}, [], [], earliest=3)
     with pytest.raises(Violation, match="lost"):
         Ordered("the list", Listed()).follow(1, [7], {1: 7, 2: 8, 3: 9}, [], [], earliest=3)
+
+
+@pytest.mark.parametrize(
+    ("told", "what"),
+    [
+        ({3: "a", 4: "a", 6: "c", 7: "d"}, ""),
+        ({3: "b", 4: "a"}, "version 4 of the export goes back to rows"),
+        ({3: "b", 4: "e"}, "version 4 of the export has rows that were never there"),
+    ],
+)
+def test_versions_of_an_export_that_go_back_or_are_made_up_are_noticed(told: dict[int, str], what: str) -> None:
+    passed = ["a", "b", "c", "d"]
+    if what:
+        with pytest.raises(Violation, match=what):
+            check_order("items", passed, told)
+    else:
+        check_order("items", passed, told)
 
 
 @pytest.fixture

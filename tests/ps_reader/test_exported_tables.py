@@ -168,6 +168,26 @@ def test_old_versions_and_their_files_go_and_stay_readable_for_who_has_them() ->
         assert there == used | {"version-6.json", "version-7.json", "latest.json", ".lock"}
 
 
+def test_the_number_of_a_version_that_a_killed_program_has_not_told_of_is_not_given_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with worlds() as world:
+        world.do("whole", [1], [])
+        with monkeypatch.context() as patched:
+            patched.setattr(Folder, "tell", lambda *_: None)
+            world.do("whole", [2], [])
+        with ps_reader.open(world.path, every=3600) as reader:
+            assert reader.current.number == 1
+            world.check(reader.rollback(2))
+            world.folder.close()
+            world.begin()
+            world.check(reader.follow())
+            world.do("whole", [3], [1])
+            assert world.version == 3
+            world.check(reader.follow())
+            world.check(reader.rollback(2))
+
+
 def test_a_reader_takes_new_versions_by_itself() -> None:
     with worlds() as world:
         world.do("whole", [1], [])

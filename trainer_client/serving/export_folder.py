@@ -91,15 +91,26 @@ class Folder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InvalidArgumentError(f"another program writes an export into {self.path}") from None
-        try:
-            newest = layout.read_manifest(self.path, layout.latest(self.path).version)
-        except ExportError:
-            newest = None
+        newest = self._newest()
         self._export = secrets.token_hex(6) if newest is None else newest.export
         numbers = (re.search(r"-(\d+)\.safetensors$", each) for each in os.listdir(self.path))
         self._count = max((int(each[1]) for each in numbers if each), default=0)
         self._prune(newest.version if newest is not None else 0)
+        if newest is not None:
+            self._replace_now(*self._told(newest.version, newest.as_of))
         return newest
+
+    def _newest(self) -> Manifest | None:
+        """The manifest of the newest version. A program that was killed may not have told of it: readers may have it
+        all the same, so that no other version gets its number."""
+        told = 0
+        with suppress(ExportError):
+            told = layout.latest(self.path).version
+        for number in reversed(layout.versions(self.path)):
+            if number >= told:
+                with suppress(ExportError):
+                    return layout.read_manifest(self.path, number)
+        return None
 
     def close(self) -> None:
         """Lets other programs write into it. Waits while it is being opened, or written into by a thread of an export
@@ -153,8 +164,11 @@ class Folder:
 
     def tell(self, version: int, as_of: float) -> None:
         """Says which version is the newest, and that it still was at a time."""
+        self._replace(*self._told(version, as_of))
+
+    def _told(self, version: int, as_of: float) -> tuple[Path, Callable[[Path], Any]]:
         text = Latest(version, self._export, as_of).to_json()
-        self._replace(self.path / layout.LATEST, lambda new: new.write_text(text, "utf-8"))
+        return self.path / layout.LATEST, lambda new: new.write_text(text, "utf-8")
 
     def _prune(self, newest: int) -> None:
         """Removes versions that are not kept, and files that no version has."""

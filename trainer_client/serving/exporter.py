@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import torch
 
 from ps_reader.layout import Manifest, ModuleFile, TableFiles
-from ps_wire.errors import InvalidArgumentError, SessionLostError, StaleHandleError, UnavailableError, UnknownNameError
+from ps_wire.errors import (
+    DeadlineExceededError,
+    DrainingError,
+    InvalidArgumentError,
+    SessionLostError,
+    StaleHandleError,
+    UnavailableError,
+    UnknownNameError,
+)
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.serving.export_folder import Folder
 from trainer_client.serving.exported_table import ExportedTable
@@ -29,8 +37,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("trainer_client")
 
-_LOST: Final = (SessionLostError, StaleHandleError, UnavailableError)
-"""Errors after which objects are asked for again: an owner was started again, or is about to."""
+_LOST: Final = (DeadlineExceededError, DrainingError, SessionLostError, StaleHandleError, UnavailableError)
+"""Errors after which objects are asked for again: an owner was started again, is about to, or does not answer."""
 
 
 class Source(Protocol):
@@ -162,12 +170,11 @@ class Exporter:
     async def _export(self, newest: Manifest | None, once: bool) -> None:
         before = newest or Manifest(0, "", 0.0, 0.0)
         parts: list[Part] = []
-        await self._find(parts, before)
         is_first, told = True, ""
         while True:
             began, as_of = time.monotonic(), time.time()
             try:
-                if not is_first and self._tables is None and self._modules is None:
+                if is_first or (self._tables is None and self._modules is None):
                     await self._find(parts, before)
                 for each in list(parts):
                     await self._round(each, parts, once or is_first)

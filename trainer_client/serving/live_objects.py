@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, cast
 
-from ps_wire.errors import InvalidArgumentError, UnknownNameError
+from ps_wire.errors import ClosedError, InvalidArgumentError, UnknownNameError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ps_wire.status import OwnerStatus
     from trainer_client.handles.handles import RemoteModule, RemoteObject
     from trainer_client.pending import Pending
     from trainer_client.serving.snapshots import Snapshot
+    from trainer_client.session.session import Session
     from trainer_client.tables.table import Table
 
 
@@ -20,6 +23,8 @@ class Client(Protocol):
 
     @property
     def owners(self) -> list[str]: ...
+    @property
+    def sessions(self) -> Mapping[str, Session]: ...
     def table(self, name: str) -> Pending[Table]: ...
     def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]: ...
     def status(self, owner: str = "") -> Pending[OwnerStatus]: ...
@@ -27,13 +32,14 @@ class Client(Protocol):
 
 
 class LiveObjects:
-    """As `Source` of an export."""
+    """As `Source` of an export. Its methods raise `ClosedError` if the client has given up an owner for good."""
 
     def __init__(self, ps: Client) -> None:
         self._ps = ps
 
     async def names(self) -> tuple[list[str], list[str]]:
         """As `Source.names`."""
+        self._check()
         found = [await self._ps.status(owner) for owner in self._ps.owners]
         tables = sorted({each.name for status in found for each in status.tables})
         named = {
@@ -46,10 +52,12 @@ class LiveObjects:
 
     async def find_table(self, name: str) -> Table:
         """As `Source.find_table`."""
+        self._check()
         return await self._ps.table(name)
 
     async def find_module(self, name: str) -> RemoteModule:
         """As `Source.find_module`: the module of that name, on whichever owner it is."""
+        self._check()
         found = []
         for owner in self._ps.owners:
             with suppress(UnknownNameError):
@@ -63,3 +71,10 @@ class LiveObjects:
         if not modules:
             raise UnknownNameError(f"there is no module {name!r} on {', '.join(self._ps.owners)}")
         return cast("RemoteModule", modules[0])
+
+    def _check(self) -> None:
+        for owner in self._ps.owners:
+            requests = self._ps.sessions[owner].requests
+            if requests.closed is not None and requests.when_wanted is None:
+                why = f"{requests.closed}; connect with a longer reconnect_timeout="
+                raise ClosedError(f"this client has given up {owner}: {why}")

@@ -87,7 +87,7 @@ class OffersReading:
         when_written: Callable[[Manifest], object] = nothing,
     ) -> Pending[None]:
         """Writes tables and modules into a folder, which `ps_reader` reads, as one version. With `follow`, further
-        versions follow with what has changed, until it is cancelled.
+        versions follow with what has changed, until it is cancelled; meanwhile it waits for owners that are away.
 
         The first version has all rows; the others, the rows that have changed since. Where they add up, all rows are
         written anew. It goes on from the newest version that is in the folder.
@@ -109,6 +109,8 @@ class OffersReading:
             InvalidArgumentError: An argument does not fit, the folder has other files, or another program writes into
                 it.
             UnknownNameError: There is no such table or module.
+            ClosedError: An owner was away for longer than `reconnect_timeout`, and this client was told its address
+                instead of a directory.
             OSError: A file cannot be written.
         """
         check_seconds("every", every)

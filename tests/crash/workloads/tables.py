@@ -1,14 +1,17 @@
 """Steps of all trainers on the rows of a table.
 
-The loss is linear in the rows, so that a step is the same whatever came before it. Rows begin as zeros.
+The loss is linear in the rows, so that a step is the same whatever came before it. Rows begin as zeros. The harness
+removes some now and then.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 import trainer_client as tc
@@ -16,25 +19,41 @@ from tests.crash.events import Action, Teller, Violation
 from tests.crash.workloads.ordered import Ordered
 from tests.crash.workloads.workload import ATTEMPTS, Horizon, Workload, drawn
 
-_DIM, _IDS, _LR = 4, 40, 0.125
+IDS: Final = 40
+"""Rows of a table that are used, with the ids from 0 on."""
+
+_DIM, _LR = 4, 0.125
+_REMOVED: Final = 5
 
 
 def batch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Different ids, and the gradients of their rows."""
-    chosen = random.Random(seed).sample(range(_IDS), 6)
+    chosen = random.Random(seed).sample(range(IDS), 6)
     return torch.tensor(chosen), drawn(seed, 6, _DIM)
 
 
+def digest(rows: np.ndarray[Any, Any]) -> str:
+    """A short name of the values of all rows."""
+    return hashlib.sha256(rows.tobytes()).hexdigest()[:16]
+
+
 class Rows:
-    """The rows as they should be."""
+    """The rows as they should be. `passed` has the digests of what they have been since the last check."""
 
     def __init__(self) -> None:
-        self.rows = torch.zeros(_IDS, _DIM)
+        self.rows = torch.zeros(IDS, _DIM)
+        self.passed = [digest(self.rows.numpy())]
 
     def apply(self, seed: int) -> None:
         """A step with the gradients of a batch."""
         ids, gradients = batch(seed)
         self.rows[ids] -= _LR * gradients
+        self.passed.append(digest(self.rows.numpy()))
+
+    def remove(self, ids: Sequence[int]) -> None:
+        """Has these rows begin anew."""
+        self.rows[ids] = 0.0
+        self.passed.append(digest(self.rows.numpy()))
 
     def state(self) -> Any:
         return self.rows
@@ -90,5 +109,25 @@ class Tables(Workload):
             earliest = min(young, default=1 << 60) if horizon.lossy(owner) else 0
             status = await ps.status(owner, most=1000)
             (version,) = [each.version for each in status.optimizers if each.name.startswith(f"rows-{owner}")]
-            rows = await self._tables[owner](torch.arange(_IDS))
+            rows = await self._tables[owner](torch.arange(IDS))
             self._ordered[owner].follow(version, rows.detach(), known, must, may, earliest)
+
+    def take_passed(self) -> dict[str, list[str]]:
+        """By the name of each table, the digests of what its rows have been since the last time, in order."""
+        taken = {}
+        for owner in self.uses:
+            reference = self._reference(owner)
+            taken[f"rows-{owner}"], reference.passed = reference.passed, reference.passed[-1:]
+        return taken
+
+    async def remove_some(self, choose: random.Random) -> None:
+        """Removes some rows, or none, of each table, once it was checked."""
+        for owner in self.uses:
+            ids = choose.sample(range(IDS), choose.choice([0, _REMOVED]))
+            await self._tables[owner].remove(torch.tensor(ids, dtype=torch.int64))
+            self._reference(owner).remove(ids)
+
+    def _reference(self, owner: str) -> Rows:
+        reference = self._ordered[owner].reference
+        assert isinstance(reference, Rows)
+        return reference

@@ -6,9 +6,7 @@ import asyncio
 import json
 import os
 import threading
-import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,53 +18,13 @@ import ps_reader
 import trainer_client as tc
 from ps_reader.layout import Manifest
 from ps_service.tables import feed, reading
-from tests.integration.restarting import Owner
+from tests.integration.tables.exports import as_owned, as_read, brought, exporting
 from tests.integration.tables.moving import table_of, train
 from tests.owner_groups import OwnerGroup
-from tests.waiting import pauses, until
+from tests.waiting import pauses
 from trainer_client.serving.export_folder import Folder, twin_of
 
 IDS = torch.arange(-40, 60)
-
-
-def as_read(version: ps_reader.Version, name: str = "items") -> dict[int, bytes]:
-    return {
-        int(id): row.tobytes() for ids, rows in version.tables[name].blocks() for id, row in zip(ids, rows, strict=True)
-    }
-
-
-async def as_owned(table: tc.Table) -> dict[int, bytes]:
-    return {
-        int(id): row.numpy().tobytes()
-        async for block in table.blocks(state=False)
-        for id, row in zip(block["ids"], block["values"], strict=True)
-    }
-
-
-async def brought(path: Path) -> ps_reader.Version:
-    """A version with every step that has been acknowledged by now."""
-    now, found = time.time(), []
-
-    def has_come() -> bool:
-        with suppress(ps_reader.ExportError), ps_reader.open(path, every=3600) as reader:
-            found.append(reader.current)
-            return reader.as_of > now
-        return False
-
-    await until(has_come, 0.02)
-    return found[-1]
-
-
-@asynccontextmanager
-async def exporting(ps: tc.Client, path: Path, **more: Any) -> AsyncIterator[None]:
-    """A block beside which an export follows."""
-    going_on = ps.export(path, follow=True, every=0.01, **more)
-    try:
-        yield
-    finally:
-        going_on.cancel()
-        with suppress(tc.errors.CancelledCallError):
-            await going_on
 
 
 async def test_an_export_follows_rows_to_an_owner_that_joins_later(tmp_path: Path) -> None:
@@ -164,25 +122,6 @@ async def test_a_later_export_goes_on_with_what_has_changed(pair: tc.Client, tmp
     assert written[0].version == 2 and files.base < len(files.parts), "only what has changed was written"
     with ps_reader.open(tmp_path) as reader:
         assert as_read(reader.current) == await as_owned(items)
-
-
-@pytest.mark.parametrize("end", ["restart", "crash"])
-async def test_an_export_goes_on_when_its_owner_is_started_again(tmp_path: Path, end: str) -> None:
-    async with Owner(tmp_path / "data", durability="interval:0.01") as owner, tc.connect(owner.address) as ps:
-        items = await table_of(ps, "items", owners=["ps0"])
-        await ps.module(nn.Linear, 2, 2, name="net", seed=1)
-        await train(ps, items, IDS)
-        await ps.durable()
-        async with tc.connect(owner.address) as other, exporting(other, tmp_path / "out"):
-            await brought(tmp_path / "out")
-            await getattr(owner, end)()
-            async with tc.connect(owner.address) as again:
-                items = await again.table("items")
-                await train(again, items, IDS[:9])
-                version = await brought(tmp_path / "out")
-                assert as_read(version) == await as_owned(items)
-                weight = (await (await again.attach("net")).state_dict())["weight"]
-                assert torch.equal(torch.tensor(version.state_dict("net")["weight"]), weight)
 
 
 async def test_rows_are_rounded_on_their_way(ps: tc.Client, tmp_path: Path) -> None:

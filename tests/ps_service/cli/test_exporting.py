@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import trainer_client as tc
 from ps_service.cli.commands import app
 from tests.conftest import StartProcess
 from tests.forking.process import Forking
+from tests.ports import ReservedPort
 from tests.ps_service.cli.test_moving import run
 from tests.waiting import until
 
@@ -69,6 +71,19 @@ async def test_an_export_follows_until_it_is_ended(
                 await until(lambda: len(reader.current.tables["items"]) == 100, 0.01)
             process.send_signal(how)
             assert process.wait() == 0
+
+
+async def test_an_export_that_follows_waits_for_its_owner(
+    start_process: StartProcess, forking: Forking, tmp_path: Path
+) -> None:
+    with ReservedPort() as port:
+        program = ("ps_service", "export", str(tmp_path), port.address, "--follow", "--every", "0.02")
+        async with aclosing(await forking.begin(*program, errors=True)) as process:
+            told = (await process.stderr.readline()).decode()
+            assert told.startswith(f"ps-service: no owner answers at {port.address}: "), told
+            assert told.endswith("; trying again until one does\n"), told
+            await start_process("--name", "ps0", "--listen", port.address)
+            assert (await process.stdout.readline()).decode().startswith("version 1: 0 tables with 0 rows")
 
 
 def test_options_are_checked(tmp_path: Path) -> None:
