@@ -44,6 +44,22 @@ class Writing(nn.Module):
 
 
 @hosted
+class WritingLate(nn.Module):
+    """It writes to its parameters where its input is negative."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if (x < 0).any():
+            with torch.no_grad():
+                self.layer.weight.mul_(2)
+        y: torch.Tensor = self.layer(x)
+        return y
+
+
+@hosted
 class Drawing(nn.Module):
     """It has a generator of its own."""
 

@@ -55,18 +55,30 @@ async def test_the_window_ends_when_there_is_enough(ps: tc.Client) -> None:
     async with asyncio.timeout(60):
         await asyncio.gather(*(reader(IDS[:4]) for _ in range(4)))
         await reader(IDS[:9])
+        await reader(IDS[:8].view(1, 8))
     alone = asyncio.ensure_future(reader(IDS[:1]))
     async with asyncio.timeout(60):
         await asyncio.gather(reader(IDS[:8]), alone)
 
 
+async def test_who_keeps_a_result_does_not_keep_those_of_others(ps: tc.Client) -> None:
+    items, net = await table(ps), await ps.module("torch.nn.Linear", 4, 2, name="net")
+    rows, results = ps.reader(items, window_ms=20), ps.reader(net, window_ms=20)
+    kept, _, result, _ = await asyncio.gather(
+        rows(IDS[:1]), rows(IDS), results(torch.ones(1, 4)), results(torch.ones(50, 4))
+    )
+    for each in (kept.values, kept.found, result):
+        assert each.untyped_storage().nbytes() == each.nbytes
+
+
 async def test_a_caller_that_is_wrong_or_goes_away_fails_no_other(ps: tc.Client) -> None:
     reader = ps.reader(await table(ps), window_ms=20)
-    gone, wrong, right = reader(IDS), reader(torch.ones(2)), reader(IDS[:2])
+    gone, right = reader(IDS), reader(IDS[:2])
+    for wrong in [reader(torch.ones(2)), reader(torch.ones(2, dtype=torch.bool)), reader([1, 2])]:
+        with pytest.raises(tc.errors.InvalidArgumentError, match="are a tensor of int64 or int32, not"):
+            await wrong
     gone.cancel()
     assert (await right).found.all()
-    with pytest.raises(tc.errors.InvalidArgumentError, match="ids"):
-        await wrong
     with pytest.raises(tc.errors.InvalidArgumentError, match="ids alone"):
         await reader(IDS, IDS)
 

@@ -64,13 +64,13 @@ class OffersReading:
         seconds = window_ms / 1000
         if isinstance(target, Table | PinnedTable):
             rows = TableRows(target, 0.0 if default is None else default, timeout)
-            return Reader(Window(self._loop, rows.ask, seconds, most or MOST_IDS), repr(target))
+            return Reader(Window(self._loop, rows.ask, seconds, most or MOST_IDS), rows.size, repr(target))
         if not isinstance(target, RemoteModule | PinnedModule):
             raise InvalidArgumentError(f"a reader is of a table or of a module, not of {target!r}")
         if default is not None:
             raise InvalidArgumentError("default= is for ids of a table that have no row")
         results = ModuleResults(target, timeout)
-        return Reader(Window(self._loop, results.ask, seconds, most or MOST_SAMPLES), repr(target))
+        return Reader(Window(self._loop, results.ask, seconds, most or MOST_SAMPLES), results.size, repr(target))
 
     def export(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import torch
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.tables.bags import checked_ids
 from trainer_client.tables.reading import RowsRead
 
 if TYPE_CHECKING:
@@ -35,27 +36,24 @@ class Reader(Generic[R]):
     What callers of this process ask within the window is one request to each owner. Any thread may ask.
     """
 
-    def __init__(self, window: Window[Any, R], title: str) -> None:
+    def __init__(self, window: Window[Any, R], size: Callable[[Inputs], int], title: str) -> None:
         self._window = window
+        self._size = size
         self._title = title
 
     def __call__(self, *inputs: torch.Tensor) -> Pending[R]:
         """The rows of ids, as `Table.read` gives them; or the result of the module for these inputs, as
         `RemoteModule.read` gives it. A request that fails is repeated for each of its callers alone, and raises for
         those whose own input it does not like."""
-        return self._window.add(inputs, _size(inputs))
+        return self._window.add(inputs, self._size(inputs))
 
     def __repr__(self) -> str:
         return f"<Reader of {self._title}>"
 
 
-def _size(inputs: Inputs) -> int:
-    first = inputs[0] if inputs else None
-    return len(first) if isinstance(first, torch.Tensor) and first.dim() else 1
-
-
 class TableRows:
-    """Reads rows for several callers at once."""
+    """Reads rows for several callers at once. What each gets shares no memory with that of others, so that one who
+    keeps a few rows does not keep all."""
 
     def __init__(self, table: Table | PinnedTable, default: float | torch.Tensor, timeout: float | None) -> None:
         self._table = table
@@ -67,14 +65,18 @@ class TableRows:
         given = [_only(each) for each in questions]
         if len(given) == 1:
             return [await self._read(given[0])]
-        if not all(isinstance(each, torch.Tensor) for each in given):
-            raise InvalidArgumentError("ids are a tensor")
-        found = await self._read(torch.cat([each.reshape(-1) for each in given]))
-        sizes = [each.numel() for each in given]
-        parts = zip(given, found.values.split(sizes), found.found.split(sizes), strict=True)
+        checked = [checked_ids(each, self._table.rows, self._table.name) for each in given]
+        found = await self._read(torch.cat([each.reshape(-1) for each in checked]))
+        sizes = [each.numel() for each in checked]
+        parts = zip(checked, found.values.split(sizes), found.found.split(sizes), strict=True)
         return [
-            RowsRead(values.view(*ids.shape, -1), there.view(ids.shape), found.versions) for ids, values, there in parts
+            RowsRead(values.clone().view(*ids.shape, -1), there.clone().view(ids.shape), found.versions)
+            for ids, values, there in parts
         ]
+
+    def size(self, inputs: Inputs) -> int:
+        """The ids of a caller."""
+        return inputs[0].numel() if inputs and isinstance(inputs[0], torch.Tensor) else 1
 
     def _read(self, ids: torch.Tensor) -> Pending[RowsRead]:
         return self._table.read(ids, default=self._default, timeout=self._timeout)
@@ -87,7 +89,8 @@ def _only(inputs: Inputs) -> torch.Tensor:
 
 
 class ModuleResults:
-    """Calls a module for several callers at once, whose inputs become one batch."""
+    """Calls a module for several callers at once, whose inputs become one batch. What each gets shares no memory with
+    that of others."""
 
     def __init__(self, module: RemoteModule | PinnedModule, timeout: float | None) -> None:
         self._module = module
@@ -101,8 +104,12 @@ class ModuleResults:
         if not all(_are_alike(questions[0], each) for each in questions):
             raise InvalidArgumentError("inputs of one batch have the same dtypes, and shapes but for their first sizes")
         results = await self._read(tuple(torch.cat(each) for each in zip(*questions, strict=True)))
-        parts = _split(results, sizes)
-        return parts
+        return _split(results, sizes)
+
+    def size(self, inputs: Inputs) -> int:
+        """The samples of a caller."""
+        first = inputs[0] if inputs else None
+        return len(first) if isinstance(first, torch.Tensor) and first.dim() else 1
 
     def _read(self, inputs: Inputs) -> Pending[Any]:
         with torch.no_grad():
@@ -124,7 +131,7 @@ def _are_alike(one: Inputs, other: Inputs) -> bool:
 def _split(results: Any, sizes: list[int]) -> list[Any]:
     """The part of each caller in the results of all."""
     if isinstance(results, torch.Tensor) and results.dim() and len(results) == sum(sizes):
-        return list(results.split(sizes))
+        return [each.clone() for each in results.split(sizes)]
     if isinstance(results, tuple | list):
         return list(zip(*(_split(each, sizes) for each in results), strict=True))
     if isinstance(results, dict):

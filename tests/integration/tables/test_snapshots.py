@@ -21,8 +21,8 @@ from ps_service.tables.shard import TableShard
 from tests import snapshot_models, table_models
 from tests.integration.restarting import Owner
 from tests.integration.tables.conftest import Group
+from tests.integration.tables.exports import as_read
 from tests.integration.tables.moving import table_of, train
-from tests.integration.tables.test_exporting import as_read
 from tests.waiting import until
 
 IDS = torch.arange(-40, 60)
@@ -266,18 +266,6 @@ async def test_what_is_in_a_snapshot_cannot_be_changed(ps: tc.Client) -> None:
         each.zero_()
     found = await pinned[net].state_dict()
     assert found["weight"].abs().sum() > 0
-
-
-async def test_what_a_forward_changes_stays_out_of_the_snapshot(tmp_path: Path) -> None:
-    async with Owner(tmp_path, modules=[snapshot_models]) as owner, tc.connect(owner.address) as ps:
-        for name in ("Counting", "Writing", "Drawing"):
-            net = await ps.module(f"tests.snapshot_models.{name}", name=name)
-            pinned = await ps.snapshot(name, [net])
-            state = await pinned[net].state_dict()
-            results = await asyncio.gather(*(pinned[net].read(X) for _ in range(8)))
-            assert all(torch.equal(each, results[0]) for each in results), name
-            after = await pinned[net].state_dict()
-            assert all(torch.equal(after[each], state[each]) for each in state), name
 
 
 async def test_steps_do_not_wait_for_long_for_a_module_that_is_in_use(tmp_path: Path) -> None:
