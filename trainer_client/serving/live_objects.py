@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from ps_wire.errors import ClosedError, InvalidArgumentError, UnknownNameError
 
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from trainer_client.tables.table import Table
 
 
+_MOST: Final = 10_000
+"""The most entries that an owner lists."""
+
+
 class Client(Protocol):
     """What they need of a client."""
 
@@ -27,7 +31,7 @@ class Client(Protocol):
     def sessions(self) -> Mapping[str, Session]: ...
     def table(self, name: str) -> Pending[Table]: ...
     def attach(self, target: str, owner: str = "") -> Pending[RemoteObject]: ...
-    def status(self, owner: str = "") -> Pending[OwnerStatus]: ...
+    def status(self, owner: str = "", *, most: int = 0) -> Pending[OwnerStatus]: ...
     def snapshot(self, name: str) -> Pending[Snapshot]: ...
 
 
@@ -40,15 +44,17 @@ class LiveObjects:
     async def names(self) -> tuple[list[str], list[str]]:
         """As `Source.names`."""
         self._check()
-        found = [await self._ps.status(owner) for owner in self._ps.owners]
-        tables = sorted({each.name for status in found for each in status.tables})
-        named = {
-            each.name
-            for status in found
-            for each in status.objects
-            if each.name and each.parameters and not each.snapshot
-        }
-        return tables, sorted(named - set(tables))
+        found = [await self._ps.status(owner, most=_MOST) for owner in self._ps.owners]
+        for status in found:
+            # Those with names are listed first.
+            if len(status.tables) == _MOST or len([each for each in status.objects if each.name]) == _MOST:
+                raise InvalidArgumentError(
+                    f"{status.owner} has {_MOST:,} or more tables or other objects with a name, and an export of all "
+                    "takes fewer: name those to export"
+                )
+        tables = {each.name for status in found for each in status.tables}
+        modules = {name for status in found for name in _modules(status)}
+        return sorted(tables), sorted(modules)
 
     async def find_table(self, name: str) -> Table:
         """As `Source.find_table`."""
@@ -78,3 +84,9 @@ class LiveObjects:
             if requests.closed is not None and requests.when_wanted is None:
                 why = f"{requests.closed}; connect with a longer reconnect_timeout="
                 raise ClosedError(f"this client has given up {owner}: {why}")
+
+
+def _modules(status: OwnerStatus) -> set[str]:
+    """The names of the modules of an owner that have parameters."""
+    named = {each.name for each in status.objects if each.name and each.parameters and not each.snapshot}
+    return named - {each.name for each in status.tables}

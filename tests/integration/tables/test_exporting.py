@@ -22,6 +22,7 @@ from tests.integration.tables.exports import as_owned, as_read, brought, exporti
 from tests.integration.tables.moving import table_of, train
 from tests.owner_groups import OwnerGroup
 from tests.waiting import pauses
+from trainer_client.serving import live_objects
 from trainer_client.serving.export_folder import Folder, twin_of
 
 IDS = torch.arange(-40, 60)
@@ -89,6 +90,30 @@ async def test_what_is_trained_arrives(pair: tc.Client, tmp_path: Path) -> None:
             assert torch.equal(torch.tensor(version.state_dict("net")["weight"]), weight)
         await items.clear()
         assert as_read(await brought(tmp_path)) == {}
+
+
+async def test_an_export_of_everything_leaves_out_nothing_in_silence(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_objects, "_MOST", 3)
+    await ps.module(nn.Linear, 1, 1)
+    for number in range(3):
+        await ps.export(tmp_path)
+        await ps.module(nn.Linear, 1, 1, name=f"net {number}")
+    with pytest.raises(tc.errors.InvalidArgumentError, match="ps0 has 3 or more tables or other objects"):
+        await ps.export(tmp_path)
+
+
+async def test_a_table_and_a_module_of_one_name_are_both_exported(pair: tc.Client, tmp_path: Path) -> None:
+    one, other = pair.owners
+    items = await pair.table("items", 4, owners=[one])
+    await items.upsert(IDS, torch.randn(len(IDS), 4))
+    net = await pair.module(nn.Linear, 2, 1, name="items", owner=other)
+    await pair.export(tmp_path)
+    with ps_reader.open(tmp_path) as reader:
+        assert as_read(reader.current) == await as_owned(items)
+        weight = (await net.state_dict())["weight"]
+        assert torch.equal(torch.tensor(reader.current.state_dict("items")["weight"]), weight)
 
 
 async def test_named_tables_and_modules_alone_are_exported(pair: tc.Client, tmp_path: Path) -> None:
