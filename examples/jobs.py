@@ -14,7 +14,7 @@ import examples
 from ps_service.launch.owner import start_owners
 from ps_service.launch.processes import Processes
 from ps_service.launch.trainers import environment_of
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 PATIENCE: Final = 300.0
 """Seconds to wait for an answer: an owner's first table compiles its code, for a minute and more on a busy machine."""
@@ -70,7 +70,7 @@ class Trainers:
         addresses: Sequence[str],
         count: int,
         command: Sequence[str],
-        hear: Callable[[int, str, float], object] = nothing,
+        hear: Callable[[int, str, float], object] = noop,
     ) -> None:
         def taking(rank: int) -> Callable[[bytes], object]:
             return lambda line: hear(rank, *json.loads(line))

@@ -16,7 +16,7 @@ from pydantic_settings import (
 )
 
 from ps_service.group.keepers import KeeperAddress, keepers_of
-from ps_service.group.told_members import STDIN
+from ps_service.group.static_members import STDIN
 from ps_wire.limits import MIB
 from ps_wire.tls import TLS, MinVersion, ServerTLS
 

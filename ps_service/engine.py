@@ -17,27 +17,27 @@ from ps_service.execution.thread_pool import ThreadPool
 from ps_service.group.directory import Directory
 from ps_service.group.peers import Membership
 from ps_service.hosting.allowlist import AllowList
-from ps_service.hosting.elsewhere import Moves
+from ps_service.hosting.moved_objects import Moves
 from ps_service.hosting.registry import Registry
 from ps_service.measures.curves import Curves
 from ps_service.measures.events import Events
 from ps_service.memory.available import memory
 from ps_service.memory.held import HeldByAll
 from ps_service.memory.message_budget import Budget
-from ps_service.metrics.census import Census
 from ps_service.metrics.counters import Counters
 from ps_service.metrics.history import History
+from ps_service.metrics.object_counts import ObjectCounts
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.passes.contexts import Contexts
 from ps_service.quotas.quotas import Quotas
 from ps_service.sessions import arrivals
 from ps_service.sessions.belongings import Belongings
 from ps_service.sessions.effects import Durability
+from ps_service.sessions.fence import Fence
 from ps_service.sessions.gate import Gate
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
 from ps_service.sessions.sessions import Incarnations, Sessions, SessionState
-from ps_service.sessions.standing import Standing
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.moving import AppliedSteps, digest_of
@@ -113,8 +113,8 @@ class Engine:
             name, self.limits.max_table_bytes or memory() * 3 // 4, self.limits.max_message_bytes
         )
         self.quotas: Final = Quotas(name, quotas)
-        self.census: Final = Census(self.table_budget, self.quotas)
-        self.registry: Final = Registry(name, self.census)
+        self.object_counts: Final = ObjectCounts(self.table_budget, self.quotas)
+        self.registry: Final = Registry(name, self.object_counts)
         self.moves: Final = Moves(name)
         self.parameter_locks: Final = ParameterLocks()
         self.held: Final = HeldByAll(self.limits)
@@ -125,7 +125,7 @@ class Engine:
         self.belongings: Final = Belongings(self.access, self.sessions, self.registry)
         self.contexts: Final = Contexts(self.held, has_session=self.sessions.has, quotas=self.quotas)
         self.gate: Final = Gate(self.contexts)
-        self.standing: Final = Standing()
+        self.fence: Final = Fence()
         self.incarnations: Final = Incarnations()
         self.reply_cache: Final = ReplyCache()
         self.requests: Final = RequestSources()
@@ -206,7 +206,7 @@ class Engine:
 
     def add_applied(self, trainer: bytes, run: int, applied: Applied) -> None:
         """Adds what other owners have applied of a pass to rows that have moved here since."""
-        for table in self.census.tables.values():
+        for table in self.object_counts.tables.values():
             if not table.applied:
                 continue
             who = digest_of(trainer)

@@ -35,7 +35,7 @@ from ps_service.training.optimizers import HostedOptimizer
 from ps_wire.errors import PsError
 from ps_wire.limits import MIB
 from ps_wire.runtime import forks
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Server:
         lease, open_passes = engine.limits.lease_seconds, engine.limits.max_context_seconds
         self._sweeper = Periodic(min(lease, open_passes or lease) / 4, self.servicer.sweep, "checking the leases")
         self._sampler = Sampler(engine)
-        self._expiry = Expiry(engine.census.tables.values)
+        self._expiry = Expiry(engine.object_counts.tables.values)
         self._periodic = [
             *(self._sweeper, self._sampler),
             Periodic(LOOK_SECONDS, MemoryKeeper().look, "giving free memory back"),
@@ -139,7 +139,7 @@ class Server:
         if checkpoint_every:
             self._periodic.append(Periodic(checkpoint_every, self._write_checkpoint, "a checkpoint"))
         self._port = 0
-        self.when_replaced: Callable[[], object] = nothing
+        self.when_replaced: Callable[[], object] = noop
 
     @property
     def address(self) -> str:

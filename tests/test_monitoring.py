@@ -26,7 +26,7 @@ from ps_service.training.creation import create_optimizer
 from ps_wire.tables.names import SHARD
 from ps_wire.tables.options import SGD, Zeros
 from tests.cases import case
-from trainer_client.tables.wanted import Wanted
+from trainer_client.tables.table_spec import TableSpec
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -70,7 +70,7 @@ QUESTIONS = [*of_the_dashboard(), *of_the_rules(), *of_the_page()]
 # What owners tell
 
 
-TABLE = Wanted("items", 2, None, torch.float32, Zeros(), SGD(), 0, None, (), None).settings(["ps0"])
+TABLE = TableSpec("items", 2, None, torch.float32, Zeros(), SGD(), 0, None, (), None).settings(["ps0"])
 
 
 class Told:

@@ -14,7 +14,7 @@ from ps_service.access.entries import Entry, hash_of, left
 from ps_service.access.identities import ANYONE, Identity
 from ps_service.access.reread import Reread
 from ps_wire.errors import PermissionDeniedError, PsError, UnauthenticatedError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
     from ps_service.access.token_file import TokenFile
@@ -65,8 +65,8 @@ class Access:
     """
 
     def __init__(self, owner: str, file: TokenFile | None = None, clock: Callable[[], float] = time.time) -> None:
-        self.when_refused: Callable[[str, str, PsError], object] = nothing
-        self.when_read: Callable[[str], object] = nothing
+        self.when_refused: Callable[[str, str, PsError], object] = noop
+        self.when_read: Callable[[str], object] = noop
         self._owner = owner
         self._file = None if file is None else Reread(file, "tokens")
         self.clock = clock

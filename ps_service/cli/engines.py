@@ -11,7 +11,7 @@ from ps_service.config import OwnerConfig
 from ps_service.engine import Engine
 from ps_service.execution.cores import SharedCores, torch_threads_of, usable_cores
 from ps_service.functions.groups import Level
-from ps_service.functions.offered import TorchFunctions
+from ps_service.functions.torch_functions import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
 from ps_service.quotas.quota import QuotaFile
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits

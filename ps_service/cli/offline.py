@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ps_service.durability.keys import Keys
-    from ps_service.durability.past import Past
+    from ps_service.durability.point_in_time import BuiltState
     from ps_service.engine import Engine
 
 
@@ -46,12 +46,12 @@ def replay(
         ps-service replay data/ps0 --until net.optimizer=120 --output data/at120 --import my_models
     """
     from ps_service.cli import replay_view
-    from ps_service.durability import past
+    from ps_service.durability import point_in_time
 
     try:
         moment = replay_view.moment(until or (), position)
         keys = _keys(file, key_file)
-        replay_view.show(past.build(folder, moment, output, partial(_engine, file, imports), keys), output)
+        replay_view.show(point_in_time.build(folder, moment, output, partial(_engine, file, imports), keys), output)
     except (CheckpointError, ImportError, PsError) as error:
         fail(str(error))
 
@@ -107,11 +107,13 @@ def _engine(file: Path | None, imports: Sequence[str] | None, name: str, data_di
     return engine_of(settings)
 
 
-def _rebuilt(file: Path | None, imports: Sequence[str] | None, keys: Keys | None, folder: Path, output: Path) -> Past:
+def _rebuilt(
+    file: Path | None, imports: Sequence[str] | None, keys: Keys | None, folder: Path, output: Path
+) -> BuiltState:
     """Builds the latest state of an owner, as `replay` does."""
-    from ps_service.durability import past
+    from ps_service.durability import point_in_time
 
-    return past.build_held(folder, past.Moment(), output, partial(_engine, file, imports), keys)
+    return point_in_time.build_held(folder, point_in_time.Moment(), output, partial(_engine, file, imports), keys)
 
 
 def _keys(file: Path | None, key_file: Path | None) -> Keys | None:

@@ -20,7 +20,7 @@ from ps_service.tables.plan import plan as make_plan
 from ps_wire.close_names import hint
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables import options
-from ps_wire.tables.life import Eviction
+from ps_wire.tables.lifecycle import Eviction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

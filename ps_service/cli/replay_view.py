@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ps_service.durability.past import ONLY, Moment
+from ps_service.durability.point_in_time import ONLY, Moment
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ps_service.durability.past import Past
+    from ps_service.durability.point_in_time import BuiltState
 
 
 def moment(until: Sequence[str], position: int | None) -> Moment:
@@ -30,17 +30,17 @@ def moment(until: Sequence[str], position: int | None) -> Moment:
     return Moment(versions, position)
 
 
-def show(past: Past, output: Path) -> None:
+def show(built: BuiltState, output: Path) -> None:
     """Prints what was built, and how to go on."""
     console = Console()
 
     def tell(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    begin = past.checkpoint or "the beginning"
-    tell(f"{past.owner} at position {past.position} of its log: {begin} and {past.records:,} records behind it")
-    for name, version in sorted(past.versions.items()):
+    begin = built.checkpoint or "the beginning"
+    tell(f"{built.owner} at position {built.position} of its log: {begin} and {built.records:,} records behind it")
+    for name, version in sorted(built.versions.items()):
         tell(f"{name} has version {version}")
-    if past.left_out:
-        tell(f"left out: {past.left_out:,} without a name, of trainers")
-    tell(f"start it with: ps-service serve --name {past.owner} --data-dir {output}, with --import as before")
+    if built.left_out:
+        tell(f"left out: {built.left_out:,} without a name, of trainers")
+    tell(f"start it with: ps-service serve --name {built.owner} --data-dir {output}, with --import as before")

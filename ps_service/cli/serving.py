@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.cli.reloading import Watch, start_again
 from ps_service.cli.stop_requests import StopRequests
-from ps_service.group.told_members import ToldMembers
+from ps_service.group.static_members import StaticMembers
 from ps_service.measures.audit_log import AuditLog
 from ps_service.tables.preparing import compile_soon
 from ps_service.training.torch_step import warm_soon
 from ps_wire.errors import PsError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.shared_memory import descriptors
 from trainer_client.rpc.joining import join
 from trainer_client.session.settings import Settings
@@ -68,12 +68,12 @@ async def _serve(server: Server, settings: OwnerConfig, watch: Watch | None) -> 
     # 0.2 to 0.7 s, in which no call is answered. What a checkpoint brings comes later, because it may be deleted.
     gc.freeze()
     stop = StopRequests(settings.name)
-    told = ToldMembers(settings.name) if settings.is_told else None
+    told = StaticMembers(settings.name) if settings.is_told else None
     if settings.until_eof or told is not None:
         stop.watch_input(None if told is None else told.hear)
     server.engine.membership.awaited = bool(settings.directory)
     if settings.keepers:
-        server.engine.standing.lease(nothing)  # until it has joined
+        server.engine.fence.lease(noop)  # until it has joined
     replaced = asyncio.Event()
     server.when_replaced = replaced.set
     # One that waits for its data directory, or for its group, may be asked to stop.
@@ -90,7 +90,7 @@ async def _serve(server: Server, settings: OwnerConfig, watch: Watch | None) -> 
         )
     warm_soon()
     if settings.compile_tables:
-        compile_soon(has_tables=bool(server.engine.census.tables))
+        compile_soon(has_tables=bool(server.engine.object_counts.tables))
     ends = [stop.wait(), replaced.wait(), *([] if watch is None else [watch.wait()])]
     again = _again(server, settings, watch, stop) if await _first(*ends) == _CHANGED and watch is not None else None
     if settings.data_dir is None:
@@ -157,7 +157,7 @@ def _tell_lost(server: Server) -> None:
     _log.warning("%s has no --data-dir, so these objects are lost with it: %s", server.engine.name, listed)
 
 
-async def _join(server: Server, settings: OwnerConfig, told: ToldMembers | None) -> Agent | None:
+async def _join(server: Server, settings: OwnerConfig, told: StaticMembers | None) -> Agent | None:
     """Makes the owner a member of a group, if one is configured."""
     if not settings.directory:
         return None

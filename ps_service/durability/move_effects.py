@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ps_service.durability.run_records import applied_runs
-from ps_service.hosting.elsewhere import Arrival
+from ps_service.hosting.moved_objects import Arrival
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _arrive(engine: Engine, effect: pb.MoveEffect) -> None:
             reserved.append(name)
     except BaseException:
         for name in reserved:
-            registry.elsewhere.unreserve(name)
+            registry.moved.unreserve(name)
         raise
     arrival = Arrival(effect.move, effect.owner, objects, is_whole, tuple(effect.runs))
     moves.arrivals[effect.move] = arrival
@@ -73,7 +73,7 @@ def _accept(engine: Engine, arrival: Arrival) -> None:
 
 def moves_of(engine: Engine) -> Iterator[pb.MoveEffect]:
     """The effects from which an owner that starts again knows what has left, and what has arrived."""
-    for object_id, place in list(engine.registry.elsewhere.by_id.items()):
+    for object_id, place in list(engine.registry.moved.by_id.items()):
         yield made(pb.MOVE_STATE_LEFT, place.move, place.owner, {object_id: place.name})
     for each in list(engine.moves.arrivals.values()):
         state = pb.MOVE_STATE_ARRIVED if each.is_whole else pb.MOVE_STATE_ARRIVING

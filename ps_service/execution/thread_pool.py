@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.execution.cores import SharedCores, usable_cores
 from ps_service.execution.fair_queue import FairQueue, Work, WorkItem
 from ps_service.execution.workers import Worker, Workers
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.scopes import waiting
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class ThreadPool(LoopCalls):
         self.spare = spare or max(self.threads, _LEAST_SPARE)
         self.stalled = False
         # Called on the event loop when that changes.
-        self.when_stalled: Callable[[bool], None] = nothing
+        self.when_stalled: Callable[[bool], None] = noop
         # Is told for which trainer and group a thread has run something, and for how many seconds.
         self.when_ran: Callable[[bytes, str, float], None] | None = None
         self.cores: SharedCores | None = None
@@ -236,7 +236,7 @@ class ThreadPool(LoopCalls):
                 then = function()
             except BaseException as error:  # a fault of the owner, which must not cost it a thread
                 _tell(error)
-                then = nothing
+                then = noop
             seconds = time.perf_counter() - began
             if self.cores is not None:
                 self.cores.note(seconds - worker.waited)

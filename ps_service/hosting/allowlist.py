@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from ps_service.functions.offered import TorchFunctions
+from ps_service.functions.torch_functions import TorchFunctions
 from ps_service.hosting.loaded import LoadedSources
 from ps_wire.close_names import hint
 from ps_wire.codec.names import full_name, module_name, name_of

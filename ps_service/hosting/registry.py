@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
-from ps_service.hosting.elsewhere import Elsewhere
+from ps_service.hosting.moved_objects import MovedObjects
 from ps_service.quotas.accounts import NOBODY
 from ps_wire.close_names import hint
 from ps_wire.errors import (
@@ -59,11 +59,11 @@ class _Census(Protocol):
 class Registry:
     """Finds objects by handle or name, and frees anonymous ones with their last reference. Safe in all threads."""
 
-    def __init__(self, owner: str, census: _Census) -> None:
+    def __init__(self, owner: str, object_counts: _Census) -> None:
         self.owner = owner
         # Raises if the sender of the request that runs may not use an object.
         self.guard: Callable[[HostedObject], None] | None = None
-        self._census = census
+        self._census = object_counts
         self._lock = threading.RLock()
         self._objects: dict[str, HostedObject] = {}
         self._names: dict[str, HostedObject] = {}
@@ -72,7 +72,7 @@ class Registry:
         self._holders: dict[bytes, Counter[str]] = {}
         # Of the last named objects that were removed, by id, what happened to them.
         self._removals: OrderedDict[str, str] = OrderedDict()
-        self.elsewhere: Final = Elsewhere(owner)
+        self.moved: Final = MovedObjects(owner)
         # The threads that make objects again which have a place elsewhere.
         self._restoring: set[int] = set()
 
@@ -169,7 +169,7 @@ class Registry:
             with self._lock:
                 known = self._names.get(name)
                 if known is None and threading.get_ident() not in self._restoring:
-                    self.elsewhere.check_name(name)
+                    self.moved.check_name(name)
                 made = self._making.get(name)
                 if made is None:
                     if known is not None and instead is not None and known.fingerprint.digest != instead.digest:
@@ -183,7 +183,7 @@ class Registry:
     def add(self, made: HostedObject) -> HostedObject:
         with self._lock:
             self._shelve(made)
-            if made.name and made.name not in self.elsewhere.by_name:
+            if made.name and made.name not in self.moved.by_name:
                 self._names[made.name] = made
         return made
 
@@ -210,7 +210,7 @@ class Registry:
             return self._names[name]
         except KeyError:
             # `status` lists all names to any trainer, so none is given away here.
-            self.elsewhere.check_name(name)
+            self.moved.check_name(name)
             close = hint(name, list(self._names))
             raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}{close}") from None
 
@@ -241,7 +241,7 @@ class Registry:
         found = self._objects.get(ref.object_id)
         if found is None:
             with self._lock:
-                self.elsewhere.check_id(ref.object_id)
+                self.moved.check_id(ref.object_id)
                 raise StaleHandleError(f"the object of {ref} is gone: {self._removals.get(ref.object_id, _GONE)}")
         if ref.parameter:
             found.parameter(ref.parameter)
@@ -306,19 +306,19 @@ class Registry:
                 raise NameConflictError(f"owner {self.owner!r} has another object with the name {name!r}")
             if known is not None:
                 del self._names[name]
-            self.elsewhere.reserve(name, owner)
+            self.moved.reserve(name, owner)
 
     def show(self, object_id: str, name: str) -> None:
         """An object that was made under a reserved name is this owner's from now on."""
         with self._lock:
-            self.elsewhere.forget(object_id, name)
+            self.moved.forget(object_id, name)
             if (hosted := self._objects.get(object_id)) is not None:
                 self._names[name] = hosted
 
     def drop(self, object_id: str, name: str) -> None:
         """Removes such an object, or what was reserved for it."""
         with self._lock:
-            self.elsewhere.unreserve(name)
+            self.moved.unreserve(name)
             if (hosted := self._objects.get(object_id)) is not None:
                 self._take_down(hosted)
 
@@ -332,7 +332,7 @@ class Registry:
                     del self._names[name]
             for held in self._holders.values():
                 held.pop(object_id, None)
-            self.elsewhere.left(object_id, name, owner, move)
+            self.moved.left(object_id, name, owner, move)
 
     def _shelve(self, hosted: HostedObject) -> None:
         if hosted.ref.object_id not in self._objects:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Final
 
 from ps_service.launch.ports import ReservedPort
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
     from ps_service.launch.lines import Take
@@ -47,7 +47,7 @@ class Owner:
         directory: str = SELF,
         port: int = 0,
         environment: Mapping[str, str] | None = None,
-        out: Take = nothing,
+        out: Take = noop,
         errors: Take | IO[bytes] | None = None,
     ) -> None:
         self.name: Final = name
@@ -73,7 +73,7 @@ class Owner:
         """Whether its process was started, and has not ended."""
         return self._process is not None and self._process.code is None
 
-    async def start(self, begun: Callable[[Process], object] = nothing) -> None:
+    async def start(self, begun: Callable[[Process], object] = noop) -> None:
         """Starts it, and waits until it serves. `begun` gets the process before that. Raises `ProcessFailed` if it ends
         before it serves."""
         serving, self._serves = asyncio.Event(), False

@@ -159,13 +159,13 @@ class OwnerCollector(Collector):
         yield from (used, most)
 
     def _objects(self) -> Iterator[Metric]:
-        engine, census = self._engine, self._engine.census
-        yield _by("kind", GaugeMetricFamily, "ps_objects", "Hosted objects, by kind.", census.kinds)
+        engine, object_counts = self._engine, self._engine.object_counts
+        yield _by("kind", GaugeMetricFamily, "ps_objects", "Hosted objects, by kind.", object_counts.kinds)
         yield _gauge("ps_references", "References of trainers to hosted objects.", engine.registry.references)
         borrowed = engine.membership.peers.borrowed
         yield _gauge("ps_borrowed_references", "References to objects of other owners.", borrowed)
-        yield _gauge("ps_parameters", "Elements of all hosted parameters.", census.parameters.elements)
-        yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", census.parameters.nbytes, "bytes")
+        yield _gauge("ps_parameters", "Elements of all hosted parameters.", object_counts.parameters.elements)
+        yield _gauge("ps_parameter_bytes", "Bytes of all hosted parameters.", object_counts.parameters.nbytes, "bytes")
 
     def _tables(self) -> Iterator[Metric]:
         label = ["table"]
@@ -182,7 +182,7 @@ class OwnerCollector(Collector):
         updated = CounterMetricFamily("ps_table_updated_rows", "Rows that steps of a table have updated.", labels=label)
         what = "Rows that had gone when a gradient for them was to be applied."
         late = CounterMetricFamily("ps_table_late_rows", what, labels=label)
-        tables = list(self._engine.census.tables.items())
+        tables = list(self._engine.object_counts.tables.items())
         for name, table in [each for each in tables if len(each[0]) <= LONGEST_NAME][:MOST_NAMES]:
             rows.add_metric([name], table.shard.size)
             nbytes.add_metric([name], table.shard.memory)
@@ -207,7 +207,7 @@ class OwnerCollector(Collector):
             _add(staleness, [name], count.staleness)
         yield steps
         yield staleness
-        optimizers = list(self._engine.census.optimizers.items())
+        optimizers = list(self._engine.object_counts.optimizers.items())
         versions = {name: optimizer.version for name, optimizer in optimizers if counters.has(name)}
         what = "Version of an optimizer: its steps since it was first made."
         yield _by("optimizer", GaugeMetricFamily, "ps_optimizer_version", what, versions)

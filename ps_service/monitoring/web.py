@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from ps_service import addresses
 from ps_service.monitoring import exporter
-from ps_service.monitoring.door import Door
+from ps_service.monitoring.http_access import HttpAccess
 from ps_service.monitoring.page import Page
 from ps_service.monitoring.silent_connections import SilentConnections
 from ps_wire.release import RELEASE
@@ -54,7 +54,7 @@ class Web:
         self._state = state
         self._began = time.monotonic()
         self._silent = SilentConnections()
-        application = web.Application(middlewares=[self._silent.note, Door(engine.access, listen, address).check])
+        application = web.Application(middlewares=[self._silent.note, HttpAccess(engine.access, listen, address).check])
         self._exposed = make_aiohttp_handler(exporter.registry(engine))
         application.router.add_get("/metrics", self._metrics)
         application.router.add_get("/healthz", self._health)

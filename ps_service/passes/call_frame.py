@@ -20,7 +20,7 @@ from ps_service.numerics import rng_states
 from ps_service.parameters.locks import WouldBlock
 from ps_service.passes import torch_patches
 from ps_service.passes.binding import results_in
-from ps_service.passes.looking_call import LookingCall
+from ps_service.passes.look_up_call import LookUpCall
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch, unpack
 from ps_service.passes.turn_binding import TurnBinding
 from ps_service.passes.view_binding import ViewBinding
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ps_service.passes.pass_values import PassValues
 
 
-class CallFrame(LookingCall):
+class CallFrame(LookUpCall):
     """The modules that one call uses: views that it shares with others, or modules that it has to itself meanwhile.
 
     The modules are in training mode if `training` is true, and in their own modes if it is None. Torch builds a graph

@@ -25,7 +25,7 @@ from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import InvalidArgumentError, StorageError, TooLargeError
 from ps_wire.limits import MAX_FRAME_BYTES
 from ps_wire.refs import Ref
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -115,7 +115,7 @@ class RequestContext:
     _reader: PayloadReader | None = None
     _written: PayloadWriter | None = None
     _found: HostedObject | None = None
-    _finish: Callable[[Any], None] = nothing
+    _finish: Callable[[Any], None] = noop
 
     def by(self) -> Mapping[str, str]:
         """Who has sent the request, for the audit log."""
@@ -307,13 +307,13 @@ class RequestContext:
         """Writes the deferred reply. Raises the exception that came instead of a result."""
         assert self.deferred is not None
         # Not kept: most such functions refer to this context, and the cycle would keep the tensors of the reply.
-        finish, self._finish = self._finish, nothing
+        finish, self._finish = self._finish, noop
         finish(self.deferred.result())
 
     def forget_deferred(self) -> None:
         """Drops what would write the deferred reply, because the request was given up. It refers to this context."""
         assert self.deferred is not None
-        self._finish = nothing
+        self._finish = noop
         self.deferred.forget()
 
     def give_back(self) -> None:

@@ -13,7 +13,7 @@ from ps_service.execution.fair_queue import WorkItem
 from ps_service.requests import error_answers
 from ps_service.requests.context import RequestContext
 from ps_service.requests.run_handler import handle, run_inline
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.scopes import Scope
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Execution:
         engine = ctx.engine
         with self._lock:
             if self._answered:
-                return nothing
+                return noop
             if self.operation.large and not self._depth and observer.is_full:
                 return partial(observer.hold, self)
             self.begun = True
@@ -202,7 +202,7 @@ class Execution:
             ctx.let_go()
         ctx.engine.counters.wait(1)
         ctx.deferred.when_done(self._resume)
-        return nothing if ctx.keeps_payload else partial(self._observer.release, self, True)
+        return noop if ctx.keeps_payload else partial(self._observer.release, self, True)
 
     def _resume(self) -> None:
         """Continues with the deferred result. Called in the thread that sets it."""

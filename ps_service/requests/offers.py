@@ -18,7 +18,7 @@ from ps_wire import errors
 from ps_wire.attempts import REPEATED, Attempt
 from ps_wire.errors import SESSION_ENDED, InvalidArgumentError, SessionLostError
 from ps_wire.refs import ContextId, Ref
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
     from ps_service.passes.pass_context import PassContext
@@ -183,7 +183,7 @@ def join(ctx: RequestContext, optimizer: HostedOptimizer, is_new: bool = False) 
     _check_session(ctx, optimizer)
 
 
-def when_handled(ctx: RequestContext, optimizer: HostedOptimizer, finish: Callable[[], None] = nothing) -> None:
+def when_handled(ctx: RequestContext, optimizer: HostedOptimizer, finish: Callable[[], None] = noop) -> None:
     """Writes the rest of the reply, once what was told to the rounds of an optimizer is handled: the steps of rounds
     that it ended are applied, and it is in the log, if there is one."""
     if optimizer.aggregator is None:

@@ -18,7 +18,7 @@ from ps_service.measures.events import MOST_EVENTS
 from ps_service.measures.histogram import quantile
 from ps_service.memory.available import memory
 from ps_service.metrics.counters import LOOKS
-from ps_service.requests import administration, visible
+from ps_service.requests import administration, status_filter
 from ps_service.requests.directory import describe
 from ps_service.tables.stand_in import AllRows, RowsOfTable
 from ps_service.training.optimizers import HostedOptimizer
@@ -56,7 +56,7 @@ def status(ctx: RequestContext, request: pb.StatusRequest, reply: pb.StatusReply
     """Reports the owner's trainers, objects, optimizers, passes, counts and memory. The request does not count."""
     write_status(ctx.engine, request, reply)
     if ctx.asker is not None and not ctx.asker.identity.is_everywhere:
-        visible.reduce(ctx.engine, ctx.asker, reply)
+        status_filter.reduce(ctx.engine, ctx.asker, reply)
 
 
 def write_status(engine: Engine, request: pb.StatusRequest, reply: pb.StatusReply) -> None:
@@ -65,7 +65,7 @@ def write_status(engine: Engine, request: pb.StatusRequest, reply: pb.StatusRepl
     _write_owner(engine, reply)
     _write_requests(engine, reply)
     table_bytes = _write_hosted(engine, reply, most, not request.without_objects)
-    reply.kinds.update(engine.census.kinds)
+    reply.kinds.update(engine.object_counts.kinds)
     reply.sessions, reply.connected_sessions = len(engine.sessions), engine.sessions.connected
     reply.trainers.extend(administration.list_sessions(engine, most))
     reply.contexts = len(engine.contexts)
@@ -110,18 +110,18 @@ def _write_requests(engine: Engine, reply: pb.StatusReply) -> None:
 
 def _write_hosted(engine: Engine, reply: pb.StatusReply, most: int, objects_too: bool) -> int:
     """Describes optimizers and tables, and other objects if they are wanted; returns the bytes of all tables."""
-    census = engine.census
+    object_counts = engine.object_counts
     hosted = engine.registry.objects()
     optimizers = [each for each in hosted if isinstance(each.value, HostedOptimizer)]
     objects = [each for each in hosted if not isinstance(each.value, HostedOptimizer)]
-    tables = [_table(name, table) for name, table in list(census.tables.items())]
+    tables = [_table(name, table) for name, table in list(object_counts.tables.items())]
     table_bytes = sum(each.bytes for each in tables)
     reply.objects.extend(map(_object, _first(objects, most if objects_too else 0)))
     reply.optimizers.extend(_optimizer(each, each.value, engine.durability.log) for each in _first(optimizers, most))
     reply.tables.extend(tables[:most])
     reply.objects_hosted, reply.optimizers_hosted, reply.tables_hosted = len(hosted), len(optimizers), len(tables)
-    reply.parameters = census.parameters.elements + sum(each.rows * each.dim for each in tables)
-    reply.bytes = census.parameters.nbytes + census.buffers.nbytes + table_bytes
+    reply.parameters = object_counts.parameters.elements + sum(each.rows * each.dim for each in tables)
+    reply.bytes = object_counts.parameters.nbytes + object_counts.buffers.nbytes + table_bytes
     reply.steps_per_second = sum(each.value.pace.per_second() for each in optimizers)
     return table_bytes
 
@@ -201,7 +201,7 @@ def _write_group(engine: Engine, most: int, reply: pb.StatusReply) -> None:
 
 
 def _write_memory(engine: Engine, table_bytes: int, reply: pb.StatusReply) -> None:
-    budget, limits, census = engine.budget, engine.limits, engine.census
+    budget, limits, object_counts = engine.budget, engine.limits, engine.object_counts
     reply.resident_bytes = psutil.Process().memory_info().rss
     reply.request_bytes, reply.waiting_bytes = budget.requests, budget.waiting
     reply.answer_bytes = engine.reply_cache.nbytes + budget.unsent
@@ -209,7 +209,7 @@ def _write_memory(engine: Engine, table_bytes: int, reply: pb.StatusReply) -> No
     reply.shared_bytes = sum(each.shared_bytes for each in list(engine.shared_memory))
     for kind, nbytes, budget_bytes, largest in (
         ("process", reply.resident_bytes, memory(), None),
-        ("parameters", census.parameters.nbytes + census.buffers.nbytes, 0, None),
+        ("parameters", object_counts.parameters.nbytes + object_counts.buffers.nbytes, 0, None),
         ("tables", table_bytes, engine.table_budget.limit, None),
         ("contexts", reply.context_bytes, engine.held.limit, engine.held.largest),
         ("requests", reply.request_bytes, limits.max_owner_bytes, None),
@@ -244,7 +244,7 @@ def history(ctx: RequestContext, request: pb.HistoryRequest, reply: pb.HistoryRe
     write_history(ctx.engine, request.after, reply)
     if request.with_curves:
         asker = ctx.asker
-        wanted = None if asker is None or asker.identity.is_everywhere else visible.near(asker)
+        wanted = None if asker is None or asker.identity.is_everywhere else status_filter.near(asker)
         write_curves(ctx.engine, request.curves, reply, wanted)
 
 
@@ -257,7 +257,7 @@ def write_history(engine: Engine, after: int, reply: pb.HistoryReply) -> None:
     reply.memory_bytes = memory()
     reply.max_owner_bytes = engine.limits.max_owner_bytes
     reply.max_context_bytes = engine.limits.max_context_bytes or memory() // 2
-    reply.objects = sum(engine.census.kinds.values())
+    reply.objects = sum(engine.object_counts.kinds.values())
     now = time.monotonic()
     for sample in engine.history.after(after, _MOST_SAMPLES):
         told = reply.samples.add()

@@ -12,7 +12,7 @@ from ps_service.requests import fields, reported_values, round_messages
 from ps_service.training.following import Following
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.errors import InvalidArgumentError, NameConflictError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1 import operations_pb2 as pb
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def hold(ctx: RequestContext, request: pb.HoldRequest, reply: pb.HoldReply) -> N
     optimizer = optimizer_of(ctx.find(request.optimizer))
     following = _following(optimizer)
     if request.watch:
-        ctx.defer(following.watch(), nothing)
+        ctx.defer(following.watch(), noop)
         return
     id = fields.context_id(request)
     context, steps = ctx.engine.contexts.get(id), following.steps

@@ -35,7 +35,7 @@ async def _claim(engine: Engine, request: ClaimRequest, context: grpc.aio.Servic
         why = f"owner {engine.name!r} is no keeper of a directory that has several, or has not begun"
         await context.abort(grpc.StatusCode.UNAVAILABLE, why)
     assert registers is not None
-    now = engine.standing.clock()
+    now = engine.fence.clock()
     answer = registers.answer(claim_messages.claim_of(request), now)
     entries = registers.entries(now)
     version = f"{engine.incarnations.current}:{registers.version}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from ps_service.access.identities import ANYONE
 from ps_service.rpc.listener import Holder, Listener
 from ps_wire.direct import MAGIC, TOKEN_BYTES, DirectConnection
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.shared_memory import descriptors
 from ps_wire.sockets.encrypted_socket import EncryptedSocket
 from ps_wire.v1.frames_pb2 import DirectOffer, Hello
@@ -71,7 +71,7 @@ class DirectListener(Listener[DirectConnection, Holder]):
         super().__init__(serve, opened)
         self._traffic = traffic
         self.certificates = certificates
-        self.when_refused: Callable[[str, str], object] = nothing
+        self.when_refused: Callable[[str, str], object] = noop
         self._arrivals: dict[int, _Arrival] = {}
         self.port = 0
 

@@ -15,7 +15,7 @@ from ps_service.requests.administration import end_unused
 from ps_service.rpc.direct import DirectListener
 from ps_service.rpc.grpc_stream import GrpcStream, address_of, certificate_of, reading, writing
 from ps_service.rpc.intake import Intake
-from ps_service.rpc.pacing import Pacing
+from ps_service.rpc.rate_limiting import RateLimiting
 from ps_service.rpc.session_handler import SessionHandler
 from ps_service.rpc.session_handlers import SessionHandlers
 from ps_service.rpc.shared_memory import SharedMemoryListener
@@ -222,8 +222,8 @@ class Servicer:
             raise UnknownNameError(f"this is owner {engine.name!r}, and not {hello.owner!r}")
         if engine.gate.why:
             raise ReplacedError(engine.gate.why)
-        if not engine.standing.is_sure():
-            raise UnavailableError(engine.standing.doubt.format(engine.name))
+        if not engine.fence.is_sure():
+            raise UnavailableError(engine.fence.doubt.format(engine.name))
         known = engine.sessions.get(hello.trainer) is not None
         # A trainer that reconnects while the owner drains may still have an open pass.
         may_return = known and hello.incarnation in engine.incarnations and engine.gate.state is Gate.State.DRAINING
@@ -238,7 +238,7 @@ class Servicer:
         intake = Intake(self._engine, session_handler.session.trainer)
         session, stream, waiting = session_handler.session, session_handler.stream, outbox.waiting
         most = _MOST_UNSENT * self._engine.limits.max_in_flight
-        pacing = Pacing(self._engine.quotas, session) if self._engine.quotas.is_on else None
+        rate_limiting = RateLimiting(self._engine.quotas, session) if self._engine.quotas.is_on else None
 
         def handle(packet: Packet, at_once: bool = False) -> bool | asyncio.Future[bool]:
             # The trainer may not read the answers. Only large answers count towards its budget.
@@ -253,8 +253,8 @@ class Servicer:
                 return True
             if taken is None:
                 return False
-            if pacing is not None:
-                taken, seconds = pacing.admit(taken)
+            if rate_limiting is not None:
+                taken, seconds = rate_limiting.admit(taken)
                 if seconds:
                     return asyncio.create_task(handle_paced(taken, seconds))
             if session.is_away or not (session.is_known and taken.frame.HasField("request")):
@@ -270,8 +270,8 @@ class Servicer:
 
         async def handle_after(taken: asyncio.Future[Message | None]) -> bool:
             message = await taken
-            if pacing is not None and message is not None:
-                message, seconds = pacing.admit(message)
+            if rate_limiting is not None and message is not None:
+                message, seconds = rate_limiting.admit(message)
                 await asyncio.sleep(seconds)
             return stream.outbox is not outbox or (message is not None and self._receive(session_handler, message))
 
@@ -340,7 +340,7 @@ class Servicer:
 
     def sweep(self) -> None:
         """Ends the sessions whose lease has run out, and the contexts that have been unused for too long."""
-        if not self._engine.standing.is_sure():
+        if not self._engine.fence.is_sure():
             # Their trainers cannot come back now.
             for session in self._engine.sessions.all():
                 session.touch()

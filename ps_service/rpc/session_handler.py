@@ -39,7 +39,7 @@ class SessionHandler(Observer):
 
     def __init__(self, engine: Engine, session: SessionState) -> None:
         self.session = session
-        self.stream = SessionStream(engine.budget, session.trainer, self._go_on, engine.standing)
+        self.stream = SessionStream(engine.budget, session.trainer, self._go_on, engine.fence)
         self.made: list[int] = []
         self._engine = engine
         self._running: dict[int, Execution] = {}
@@ -57,7 +57,7 @@ class SessionHandler(Observer):
         """Accepts a request, or answers it again if it was accepted before."""
         number, envelope = message.frame.number, message.frame.request
         session, engine = self.session, self._engine
-        if engine.standing.watched and not engine.standing.is_sure():
+        if engine.fence.watched and not engine.fence.is_sure():
             return
         if envelope.confirmed:
             unknown = engine.reply_cache.forget(session.trainer, envelope.confirmed)

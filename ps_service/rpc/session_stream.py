@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ps_service.memory.message_budget import Budget
+    from ps_service.sessions.fence import Fence
     from ps_service.sessions.reply_cache import Answer
-    from ps_service.sessions.standing import Standing
     from ps_wire.connections.outbox import Outbox
     from ps_wire.direct import DirectConnection
 
@@ -23,15 +23,15 @@ class SessionStream:
     is the direct connection that has replaced a gRPC stream. `when_freed` is called when more answers may have space.
     """
 
-    __slots__ = ("_budget", "_holding", "_standing", "_task", "_turn", "_when_freed", "direct", "outbox")
+    __slots__ = ("_budget", "_fence", "_holding", "_task", "_turn", "_when_freed", "direct", "outbox")
 
-    def __init__(self, budget: Budget, trainer: bytes, when_freed: Callable[[], None], standing: Standing) -> None:
+    def __init__(self, budget: Budget, trainer: bytes, when_freed: Callable[[], None], fence: Fence) -> None:
         self.outbox: Outbox | None = None
         self.direct: DirectConnection | None = None
         self._budget = budget
         self._holding = budget.of(trainer)
         self._when_freed = when_freed
-        self._standing = standing
+        self._fence = fence
         self._task: asyncio.Task[None] | None = None
         self._turn = 0
 
@@ -71,7 +71,7 @@ class SessionStream:
         owner does not know whether it was replaced; the trainer asks again when it reconnects. An answer that is kept
         counts in the reply cache until it is confirmed, others until they are sent."""
         outbox = self.outbox
-        if outbox is None or (self._standing.watched and not self._standing.is_sure()):
+        if outbox is None or (self._fence.watched and not self._fence.is_sure()):
             return
         nbytes = answer.nbytes
         if kept or nbytes <= SMALL_BYTES:

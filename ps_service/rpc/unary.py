@@ -169,8 +169,8 @@ class UnaryMethods:
         except OverloadedError as error:
             self._engine.counters.refuse(error.code)
             result = failure(error)
-        if not self._engine.standing.is_sure():
-            result = failure(UnavailableError(self._engine.standing.doubt.format(self._engine.name)))
+        if not self._engine.fence.is_sure():
+            result = failure(UnavailableError(self._engine.fence.doubt.format(self._engine.name)))
         log = self._engine.durability.log
         if log is not None and log.acknowledges and result.position:
             failed = await synced(log, result.position)
@@ -203,8 +203,8 @@ class UnaryMethods:
 
     def _check(self, metadata: dict[str, Any]) -> None:
         """Refuses a caller that names an incarnation whose state is lost, and any while the owner may be replaced."""
-        if not self._engine.gate.why and not self._engine.standing.is_sure():
-            raise UnavailableError(self._engine.standing.doubt.format(self._engine.name))
+        if not self._engine.gate.why and not self._engine.fence.is_sure():
+            raise UnavailableError(self._engine.fence.doubt.format(self._engine.name))
         seen = metadata.get(INCARNATION_KEY)
         if seen is not None and seen not in self._engine.incarnations:
             raise SessionLostError(

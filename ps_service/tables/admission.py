@@ -12,7 +12,7 @@ import torch
 from ps_service.tables.randomness import ADMISSION, random_bits, uniform
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.hashing import GOLDEN, mix, mix_one
-from ps_wire.tables.life import Admission, AfterSightings, WithProbability
+from ps_wire.tables.lifecycle import Admission, AfterSightings, WithProbability
 
 _HASHES: Final = 4
 """Counters of an id."""

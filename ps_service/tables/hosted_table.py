@@ -18,7 +18,7 @@ from ps_service.tables.stand_in import AllRows, LookUp, Pool
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.runtime.locks import ReportingLock
-from ps_wire.tables import life, options
+from ps_wire.tables import lifecycle, options
 from ps_wire.tables.routing import Routing
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class HostedTable(ReadTable):
         }
         super().__init__(Routing.even(owners))
         self.restores: Final = Restores(f"table {name!r}")
-        eviction = None if evict is None else _option(evict, life.Eviction, "evict")
+        eviction = None if evict is None else _option(evict, lifecycle.Eviction, "evict")
         self.shard = TableShard(
             dim,
             _option(optimizer, options.RowOptimizer, "optimizer"),
@@ -170,12 +170,12 @@ class HostedTable(ReadTable):
             seed=seed,
             max_rows=max_rows,
             groups=[_option(each, options.RowGroup, "a group") for each in groups],
-            admission=None if admit is None else _option(admit, life.Admission, "admit"),
+            admission=None if admit is None else _option(admit, lifecycle.Admission, "admit"),
             eviction=eviction,
             owners=len(owners),
         )
         PREPARATION.ensure()
-        self.eviction: Final[life.Eviction | None] = eviction
+        self.eviction: Final[lifecycle.Eviction | None] = eviction
         self.ttl = None if eviction is None else eviction.ttl
         self.backups = ()
         self.parameter = AllRows.of(self, dim)

@@ -16,7 +16,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables.routing import SLOTS, Routing
 
 if TYPE_CHECKING:
-    from ps_wire.tables.life import Eviction
+    from ps_wire.tables.lifecycle import Eviction
     from ps_wire.tables.options import RowOptimizer
 
 DEVIATIONS: Final = 4.0

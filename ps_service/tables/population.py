@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ps_service.tables.row_changes import Kind, RowLog
     from ps_service.tables.rows import Rows
     from ps_wire.errors import PsError
-    from ps_wire.tables.life import Admission, Eviction
+    from ps_wire.tables.lifecycle import Admission, Eviction
 
 _UNTOLD: Final = nullcontext()
 

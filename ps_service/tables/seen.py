@@ -12,7 +12,7 @@ from ps_service.tables.storage import RowStorage, make_rows
 
 if TYPE_CHECKING:
     from ps_service.tables.rows import Rows
-    from ps_wire.tables.life import Eviction
+    from ps_wire.tables.lifecycle import Eviction
 
 _BLOCK_ROWS: Final = 1 << 16
 """Rows whose norms are computed at once."""

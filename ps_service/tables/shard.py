@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ps_service.tables.budget import TableBudget
     from ps_service.tables.row_changes import RowChange, RowLog
     from ps_service.tables.statistics import Statistics
-    from ps_wire.tables.life import Admission, Eviction
+    from ps_wire.tables.lifecycle import Admission, Eviction
 
 DTYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 MOST_DIM: Final = 65_536

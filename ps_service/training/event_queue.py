@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
     from ps_service.execution.fair_queue import Work
@@ -53,7 +53,7 @@ class EventQueue:
             with self._lock:
                 if not self._events:
                     self._draining = False
-                    return nothing
+                    return noop
                 event = self._events.popleft()
             if isinstance(event, Future):
                 event.set_result(None)

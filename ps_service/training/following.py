@@ -16,7 +16,7 @@ from ps_service.policies.offers import Close, OfferKey, Pooled
 from ps_service.training.event_queue import DRAINING, EventQueue
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term, added_to_each
 from ps_wire.errors import DrainingError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
     import torch
@@ -143,7 +143,7 @@ class Following:
             is_draining = self._is_draining
         if is_draining:
             self.drain()
-        return Deferred(future, nothing, partial(self._watches.discard, future))
+        return Deferred(future, noop, partial(self._watches.discard, future))
 
     def drain(self) -> None:
         """Holds no more gradients, and says so to all that watch, because this owner is about to stop."""

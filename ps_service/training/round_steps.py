@@ -15,7 +15,7 @@ from ps_service.tables.row_gradients import rows_gradient
 from ps_service.tables.stand_in import AllRows, summed_rows
 from ps_service.training.round_gradients import Contribution
 from ps_wire.policies import Compensate
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
     from ps_service.parameters.locks import StepLock
@@ -97,7 +97,7 @@ class RoundSteps:
         gradients: RoundGradients,
         version: int,
         note: Note | None = None,
-        prepare: Callable[[], object] = nothing,
+        prepare: Callable[[], object] = noop,
     ) -> None:
         """Applies the gradients of a round, which were checked: all of them, or, if anything raises, none. `version` is
         that of the optimizer from now on, whatever happens. Raises `NonFiniteGradientError` if the sum of finite

@@ -18,7 +18,7 @@ from ps_wire.connections.buffers import RECEIVED
 from ps_wire.connections.frames import Packet
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MAX_FRAME_BYTES, MIB
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Frame
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class RecordReader:
     ) -> None:
         self.arrived: deque[Packet] = deque()
         self.place: Place | None = None
-        self.on_read: Callable[[], None] = nothing
+        self.on_read: Callable[[], None] = noop
         self._most_payload = most_payload
         self._traffic = traffic
         self._on_other = on_other

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from ps_wire.close_names import hint, suggesting
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_finite, check_whole
-from ps_wire.tables.life import Admission, AfterSightings, Eviction, WithProbability
+from ps_wire.tables.lifecycle import Admission, AfterSightings, Eviction, WithProbability
 
 
 @suggesting

@@ -111,7 +111,7 @@ async def is_ready(agent: Agent) -> bool:
 
 
 def sure(agent: Agent) -> bool:
-    return agent.engine.standing.is_sure()
+    return agent.engine.fence.is_sure()
 
 
 async def test_every_owner_knows_every_other(group: Group) -> None:

@@ -13,7 +13,7 @@ import trainer_client as tc
 from ps_wire.codec.values import Encoder
 from ps_wire.compression.choice import Choice
 from ps_wire.compression.registry import decode, encode
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from tests.integration.replica_models import Net, Parametrized, Wide
@@ -112,7 +112,7 @@ async def test_codecs_that_leave_the_rest_to_later_messages_are_refused_on_both_
         request = pb.PullRequest(target=net.ref.to_message(), reads=pb.READS_CONSISTENT, codec_of=[1] * 8)
         Encoder(None).encode_into(request.codecs, [[codec.name, codec.parameters()]])
         with pytest.raises(tc.errors.InvalidArgumentError, match="would be lost, unless the owner kept a copy"):
-            await net.session.submit(Request(pull=request), None, nothing)
+            await net.session.submit(Request(pull=request), None, noop)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ async def test_descriptions_of_codecs_that_make_no_sense_are_refused(
         request = pb.PullRequest(target=net.ref.to_message(), reads=pb.READS_CONSISTENT, codec_of=codec_of)
         Encoder(None).encode_into(request.codecs, codecs)
         with pytest.raises(tc.errors.InvalidArgumentError, match=why):
-            await net.session.submit(Request(pull=request), None, nothing)
+            await net.session.submit(Request(pull=request), None, noop)
 
 
 async def test_training_with_rounded_parameters_reaches_nearly_the_same_loss() -> None:

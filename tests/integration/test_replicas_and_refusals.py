@@ -13,7 +13,7 @@ import trainer_client as tc
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.compression.codec import Encoded
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
 from tests.integration.replica_models import Net, Wide
@@ -70,7 +70,7 @@ def push(net: tc.RemoteModule, opt: tc.DistributedOptimizer, gradients: Any, **f
     Encoder(payload).encode_into(request.gradients, gradients)
     for name, value in fields.items():
         getattr(request, name).extend(value)
-    return net.session.submit(Request(push=request), payload, nothing)
+    return net.session.submit(Request(push=request), payload, noop)
 
 
 GOOD = [torch.ones(8, 8), torch.ones(8)]
@@ -156,7 +156,7 @@ async def test_pulls_of_what_has_no_parameters_and_of_other_numbers_are_refused(
         ]
         for ask, why in zip(asks, ("is no module", "the replica has marks of 1", "not 7"), strict=True):
             with pytest.raises(tc.errors.InvalidArgumentError, match=why):
-                await net.session.submit(Request(pull=ask()), None, nothing)
+                await net.session.submit(Request(pull=ask()), None, noop)
 
 
 async def test_a_cancelled_push_leaves_its_round() -> None:

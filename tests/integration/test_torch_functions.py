@@ -13,7 +13,7 @@ from torch import nn
 import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.functions.groups import Level
-from ps_service.functions.offered import TorchFunctions
+from ps_service.functions.torch_functions import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire.limits import MIB, Limits

@@ -11,8 +11,8 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ps_wire.runtime.failures import shortened
-from ps_wire.runtime.nothing import nothing
-from trainer_client.client.passes import ATTEMPTS, Attempts, OffersPasses
+from ps_wire.runtime.noop import noop
+from trainer_client.client.passes import ATTEMPTS, Attempts, PassMethods
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.prefetching import LookedUp
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WRAPPED = (
-    *(OffersPasses, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
+    *(PassMethods, Communicator, Context, RRef, DistributedOptimizer, DistributedScheduler, LocalSteps),
     *(LookedUp, OptimizerWithTables, Reader, SchedulerWithTables, Table, Snapshot, PinnedTable, PinnedModule),
 )
 
 _IN_THIS_THREAD = {
-    (OffersPasses, "prefetch"): "prefetch_in_threads",
+    (PassMethods, "prefetch"): "prefetch_in_threads",
     (Context, "backward"): "propagate",
     (DistributedOptimizer, "step"): "apply",
     (OptimizerWithTables, "step"): "apply",
@@ -122,7 +122,7 @@ class Blocking:
 class BlockingClient(Blocking):
     """A client whose calls block. `close` ends it, as the end of its block does."""
 
-    def __init__(self, unwrapped: Any, close: Callable[[], None] = nothing) -> None:
+    def __init__(self, unwrapped: Any, close: Callable[[], None] = noop) -> None:
         super().__init__(unwrapped)
         self._close = close
 
@@ -138,7 +138,7 @@ class BlockingClient(Blocking):
         attempts: int = ATTEMPTS,
     ) -> T:
         """Like `Client.run`, with functions that run in this thread."""
-        client: OffersPasses = self.unwrapped
+        client: PassMethods = self.unwrapped
         tried = Attempts(attempts, attach is not None)
         with client._running() as run:
             while True:

@@ -10,15 +10,15 @@ from torch import nn
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId, Ref, new_trainer_id
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.status import OwnerStatus
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, StatusRequest
 from trainer_client.client import objects
-from trainer_client.client.durability import OffersDurability
-from trainer_client.client.passes import OffersPasses
+from trainer_client.client.durability import DurabilityMethods
+from trainer_client.client.passes import PassMethods
 from trainer_client.client.sessions import Connected, Sessions
-from trainer_client.client.training import Makers, OffersTraining
+from trainer_client.client.training import Makers, TrainingMethods
 from trainer_client.collectives.communicator import Communicator, join
 from trainer_client.graph.current import Openings
 from trainer_client.handles.calls import CallOptions, call
@@ -28,11 +28,11 @@ from trainer_client.handles.references import RRef
 from trainer_client.optimizers import attaching, creation, scheduler
 from trainer_client.pending import DEFAULT, Joined, Pending
 from trainer_client.replicas.replica import Replicas
-from trainer_client.serving.offered import OffersReading
-from trainer_client.serving.snapshots import OffersSnapshots
+from trainer_client.serving.serving_methods import ServingMethods
+from trainer_client.serving.snapshots import SnapshotMethods
 from trainer_client.tables.creation import Tables
-from trainer_client.tables.offered import OffersTables
 from trainer_client.tables.table import Table
+from trainer_client.tables.table_methods import TableMethods
 
 if TYPE_CHECKING:
     from ps_wire.connections.connection import Connector
@@ -53,7 +53,7 @@ _MAKERS: Final = Makers(
 )
 
 
-class Client(OffersPasses, Connected, OffersTables, OffersTraining, OffersDurability, OffersReading, OffersSnapshots):
+class Client(PassMethods, Connected, TableMethods, TrainingMethods, DurabilityMethods, ServingMethods, SnapshotMethods):
     """Creates objects on owners, attaches to them, and opens contexts. Made by `connect`.
 
     Every operation returns a `Pending`: await it, or call `wait()` in a plain thread. Besides the errors listed with
@@ -231,7 +231,7 @@ class Client(OffersPasses, Connected, OffersTables, OffersTraining, OffersDurabi
         if isinstance(target, Table):
             return target.delete()
         deleting = [self._tables.delete(each.session, each.name, each) for each in named_parts(target)]
-        return Joined(self._loop, deleting, nothing, "delete")
+        return Joined(self._loop, deleting, noop, "delete")
 
     def requires_grad_(
         self, handles: Iterable[RemoteModule | RemoteParameter], requires_grad: bool = True

@@ -16,7 +16,7 @@ from ps_wire.tokens import metadata_of, of_variables
 from trainer_client.client.blocking import BlockingClient
 from trainer_client.client.client import Client
 from trainer_client.client.portal import Portal
-from trainer_client.graph.missing import advise
+from trainer_client.graph.missing_graph import advise
 from trainer_client.session.settings import Settings
 from trainer_client.transport.channels import checked_address
 from trainer_client.transport.grpc_stream import GrpcConnector

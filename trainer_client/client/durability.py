@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainer_client.session.session import Session
 
 
-class OffersDurability:
+class DurabilityMethods:
     """What a client does about the disks of its owners."""
 
     _sessions: Sessions

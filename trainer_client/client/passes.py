@@ -90,7 +90,7 @@ class Attempts:
         _log.warning("a pass was lost and is run again (%d of %d): %s", self._made + 1, self._most, error)
 
 
-class OffersPasses:
+class PassMethods:
     """What a client does with passes."""
 
     trainer: bytes

@@ -45,7 +45,7 @@ class Makers(NamedTuple):
     find_scheduler: Callable[..., Coroutine[Any, Any, list[Any]]]
 
 
-class OffersTraining:
+class TrainingMethods:
     """What a client does with optimizers."""
 
     _makers: Makers

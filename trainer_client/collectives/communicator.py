@@ -17,7 +17,7 @@ from ps_wire.errors import CancelledCallError, InvalidArgumentError, PsError, To
 from ps_wire.numbers import check_seconds
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Origin, PassFailures
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Request
 from trainer_client.pending import DEFAULT, Pending
@@ -298,7 +298,7 @@ def _forgotten(session: Session, number: int) -> None:
 
 def _leave(session: Session, number: int, why: str) -> Pending[None]:
     request = pb.LeaveCommunicatorRequest(member=number, why=why)
-    return session.submit(Request(leave_communicator=request), None, nothing)
+    return session.submit(Request(leave_communicator=request), None, noop)
 
 
 def join(

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime import forks
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Frame
 from trainer_client.pending import Pending, all_ended
 
@@ -124,7 +124,7 @@ def tell_end(id: ContextMessage, sessions: Sequence[Session], over: tuple[int, S
         request.context.CopyFrom(id)
         request.all_before, but = over
         request.but.extend(but)
-        session.submit(frame, None, nothing)
+        session.submit(frame, None, noop)
 
 
 def end_freed(loop: asyncio.AbstractEventLoop, id: ContextMessage, sessions: Mapping[str, Session]) -> None:

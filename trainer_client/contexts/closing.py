@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from ps_wire.errors import CancelledCallError, InvalidArgumentError
 from ps_wire.reported import Report
 from ps_wire.runtime.failures import Failure, Origin
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.pending import Joined, Pending
 from trainer_client.session.step_mistakes import warn_of_another
@@ -248,7 +248,7 @@ class Closing:
         asked = []
         for first, *more in (list(parts.values()) for parts in of_owners.values()):
             values = self._values if self._values and first is self._optimizers[0].first_part() else None
-            asked.append(first.step(self._context, nothing, more=more, prepare=True, values=values))
+            asked.append(first.step(self._context, noop, more=more, prepare=True, values=values))
         return Joined(self._parts[0].session.loop, asked, lambda _: True).wait()
 
     def _are_accepted(self) -> bool:

@@ -10,7 +10,7 @@ import torch
 
 from ps_wire.codec.values import Decoder
 from ps_wire.refs import Ref
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Reply, Request
 from ps_wire.v1.operations_pb2 import ContextId, GradientsRequest, NormRequest, ScaleRequest
 
@@ -88,7 +88,7 @@ async def clip(
         await _ask(
             remote,
             lambda handles: Request(scale=ScaleRequest(context=context, parameters=handles, factor=factor)),
-            nothing,
+            noop,
         )
     return torch.tensor(total)
 

@@ -24,7 +24,7 @@ import torch
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.failures import Failure
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from trainer_client.graph.current import inside
 from trainer_client.pending import Pending
 
@@ -163,7 +163,7 @@ def _in_thread(loop: asyncio.AbstractEventLoop, look_up: Callable[[B], R], grad:
             found = look_up(batch)
             return found.wait() if isinstance(found, Pending) else found
 
-    return Pending.in_thread(loop, run, cancel=nothing)
+    return Pending.in_thread(loop, run, cancel=noop)
 
 
 @types.coroutine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.autograd.graph import _engine_run_backward
 
-from trainer_client.graph.missing import ADVICE, is_of_a_missing_graph
+from trainer_client.graph.missing_graph import ADVICE, is_of_a_missing_graph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ import torch
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, ObjectMovedError, PsError, StaleHandleError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.tables.names import OPTIMIZER, SHARD
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Reply, Request
@@ -140,7 +140,7 @@ class ObjectMove:
         told.records, told.nbytes = contents.records, contents.nbytes
         told.blocks.extend(contents.blocks)
         Encoder(payload).encode_into(told.bytes, found)
-        return self._target.submit(Request(move=request), payload, nothing)
+        return self._target.submit(Request(move=request), payload, noop)
 
     async def _switch(self, ends: float) -> None:
         loop = asyncio.get_running_loop()
@@ -202,7 +202,7 @@ class ObjectMove:
     async def _synced(self, session: Session) -> None:
         """Waits until what an owner has done is on its disk."""
         request = Request(durable=pb.DurableRequest(position=session.requests.position))
-        await session.submit(request, None, nothing)
+        await session.submit(request, None, noop)
 
     def _call(self, session: Session, action: Any, read: Any = None, **fields: Any) -> Pending[Any]:
         request = pb.MoveRequest(action=action, move=self._move, **fields)

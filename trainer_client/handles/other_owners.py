@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from ps_wire.errors import NameConflictError, PsError, UnavailableError, UnknownNameError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
 from trainer_client.handles.references import Reference, RRef
@@ -264,7 +264,7 @@ class OtherOwners:
             return known
         session = await self.reach(ref.owner)
         request = Request(attach=AttachRequest(handle=ref._replace(parameter="").to_message()))
-        await session.submit(request, None, nothing)
+        await session.submit(request, None, noop)
         reference = self._references.get(key)
         if reference is None or not reference.counts:
             reference = self._references[key] = Reference(session, ref.object_id)

@@ -13,7 +13,7 @@ from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Reply, Request
 from trainer_client.handles.handles import RemoteObject, handle_from
@@ -92,7 +92,7 @@ async def create(
 
 
 def _delete(handle: RemoteObject) -> Pending[None]:
-    return handle.session.submit(Request(delete=pb.DeleteRequest(name=handle.name)), None, nothing)
+    return handle.session.submit(Request(delete=pb.DeleteRequest(name=handle.name)), None, noop)
 
 
 def _create_remote(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_wire.errors import InvalidArgumentError, NameConflictError
-from trainer_client.optimizers import gone_back
+from trainer_client.optimizers import rollback_check
 from trainer_client.optimizers.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ async def compare(
     remotes: Mapping[str, RemoteOptimizer],
     rounds: Rounds | None,
 ) -> None:
-    """Compares how far several owners with logs have come, as `gone_back.check`."""
+    """Compares how far several owners with logs have come, as `rollback_check.check`."""
     parts = {owner: each.part for owner, each in made.items() if each.part is not None}
     if not 1 < len(parts) == len(made):
         return
@@ -70,7 +70,7 @@ async def compare(
         found = (await make([made[owner].handle.session])[owner]).part
         return parts[owner] if found is None else found
 
-    await gone_back.check(remotes, rounds, parts, again, [owner for owner, each in made.items() if each.is_new])
+    await rollback_check.check(remotes, rounds, parts, again, [owner for owner, each in made.items() if each.is_new])
     versions = {owner: each.version for owner, each in parts.items()}
     for remote in remotes.values():
         remote.versions = versions

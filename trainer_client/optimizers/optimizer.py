@@ -17,7 +17,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId
 from ps_wire.reported import Reductions, Report, Reported, Values, reported
 from ps_wire.runtime.failures import Origin
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
 from trainer_client.contexts.closing import Part
@@ -256,7 +256,7 @@ class DistributedOptimizer(OptimizerParts):
         if self._rounds is None and self._checks_first(values):
             self.check_pass(context)
             self.check_local_part(context)
-            all_here(self._steps_on(self.remotes, context, nothing, values, check_only=True, prepare=self._prepares))
+            all_here(self._steps_on(self.remotes, context, noop, values, check_only=True, prepare=self._prepares))
         return self.apply_accepted(context, values)
 
     def apply_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
@@ -322,9 +322,7 @@ class DistributedOptimizer(OptimizerParts):
         # An owner that has lost the session would take this for a pass without gradients there.
         context.check()
         if self._checks_first(values):
-            await all_of(
-                self._steps_on(self.remotes, context, nothing, values, check_only=True, prepare=self._prepares)
-            )
+            await all_of(self._steps_on(self.remotes, context, noop, values, check_only=True, prepare=self._prepares))
             context.check()
         steps = self._steps_on(self.remotes, context, answered, values, apart=True)
         for name, step in steps.items():

@@ -18,7 +18,7 @@ from ps_wire.numerics.autocast import Autocasts
 from ps_wire.numerics.optimizer_validator import OptimizerValidator
 from ps_wire.reported import Reported, write
 from ps_wire.runtime.latency import Latency
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from trainer_client.graph.leaves import borrowed_grads, reservations
@@ -150,7 +150,7 @@ class RemoteOptimizer:
     def gone_back(self, found: pb.GoneBack) -> Pending[None]:
         """Tells that an owner has an older state than others know of, and that all go on."""
         request = pb.SetOptionsRequest(optimizer=self.name, gone_back=found)
-        return self.session.submit(Request(set_options=request), None, nothing)
+        return self.session.submit(Request(set_options=request), None, noop)
 
     def leave(self) -> Pending[pb.Decisions]:
         """Rounds do not wait for this trainer any more; the decisions are for other owners of the optimizer."""
@@ -167,7 +167,7 @@ class RemoteOptimizer:
         request = pb.AddToCurvesRequest(optimizer=self.name)
         for version, each in values:
             request.values.add(version=version, values=each)
-        return self.session.submit(Request(add_to_curves=request), None, nothing)
+        return self.session.submit(Request(add_to_curves=request), None, noop)
 
     def unscale(self, context: Context, factor: float) -> Pending[Unscaled]:
         """Multiplies the gradients of these parameters."""
@@ -180,7 +180,7 @@ class RemoteOptimizer:
         payload = PayloadWriter()
         request = pb.SetOptionsRequest(optimizer=self.name, group=group)
         Encoder(payload).encode_into(request.options, dict(options))
-        return self.session.submit(Request(set_options=request), payload, nothing)
+        return self.session.submit(Request(set_options=request), payload, noop)
 
     def state_dict(self) -> Pending[dict[str, Any]]:
         return states.state_dict(self.handle)
@@ -200,7 +200,7 @@ class RemoteOptimizer:
     def watch(self) -> Pending[None]:
         """Ends with a `DrainingError` when such an owner begins to drain."""
         request = pb.HoldRequest(optimizer=self.name, watch=True)
-        return self.session.submit(Request(hold=request), None, nothing)
+        return self.session.submit(Request(hold=request), None, noop)
 
     def settle(
         self, number: int, epoch: int, decisions: pb.Decisions | None, step: int = 0

@@ -16,7 +16,7 @@ from ps_wire.compression.codec import Encoded
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.reported import Reported, write
 from ps_wire.runtime.locks import ReportingLock
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, OwnersPart, Push, Source, has_counted
@@ -92,7 +92,7 @@ class Exchange:
         pull: bool,
         lends: bool,
         values: Mapping[str, Reported],
-        counted: Callable[[], None] = nothing,
+        counted: Callable[[], None] = noop,
         run: Run | None = None,
     ) -> Push:
         """Writes gradients into a request. With `lends` they are not copied, and no other code writes to them."""
@@ -144,7 +144,7 @@ class Exchange:
         sent = self._write(request, payload, gradients, lends)
 
         def send() -> InFlightRequest[None]:
-            adding = self.session.submit(frame, payload, nothing)
+            adding = self.session.submit(frame, payload, noop)
             adding.in_pass = context
             return adding
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.failures import Failure
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from trainer_client.pending import Pending, when_all_done
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Overlap:
             except BaseException:
                 push.withdraw()
                 raise
-            pending.on_done(partial(turn.resolve, nothing))
+            pending.on_done(partial(turn.resolve, noop))
         else:
             pending = self._later(before, turn, push)
         self._turn = turn
@@ -69,18 +69,18 @@ class Overlap:
 
         def begin() -> None:
             if done.settled:
-                turn.resolve(nothing)  # it was cancelled
+                turn.resolve(noop)  # it was cancelled
                 return
             try:
                 pending = push.send()
             except BaseException as error:
                 push.withdraw()
                 done.resolve(Failure(error))
-                turn.resolve(nothing)
+                turn.resolve(noop)
                 return
             sent.append(pending)
             pending.on_done(lambda: done.resolve(pending.result))
-            pending.on_done(partial(turn.resolve, nothing))
+            pending.on_done(partial(turn.resolve, noop))
             if done.settled:
                 pending.cancel()  # it was cancelled by another thread meanwhile
 
@@ -97,7 +97,7 @@ class Overlap:
     def nothing(self) -> Pending[Stepped | None]:
         """What becomes of a push that was not made."""
         made: Pending[Stepped | None] = Pending(self.loop)
-        made.resolve(nothing)
+        made.resolve(noop)
         return made
 
     def finish(self) -> Pending[list[Stepped | None]]:

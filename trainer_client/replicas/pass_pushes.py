@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ps_wire.errors import InvalidArgumentError, PsError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from trainer_client.pending import Pending, all_ended, results
 from trainer_client.replicas.protocols import Push, has_counted, of_parameters
 
@@ -49,7 +49,7 @@ class PassPushes:
         lends: bool,
         values: Mapping[str, Reported],
         pull: bool,
-        counted: Callable[[], None] = nothing,
+        counted: Callable[[], None] = noop,
         hands_over: bool = False,
     ) -> Push:
         """Sends gradients, or differences, to the owners, as `Exchange.add_to_pass`. They count once the push is sent,

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_service.execution.periodic import Periodic
 from ps_service.passes import calls
-from ps_service.sessions.standing import BEAT_SECONDS
+from ps_service.sessions.fence import BEAT_SECONDS
 from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, PsError, UnavailableError
 from ps_wire.numbers import check_timeout
 from ps_wire.runtime import tasks
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
 from trainer_client.client import objects
@@ -32,7 +32,7 @@ from trainer_client.rpc.gradients import OwnGradients
 from trainer_client.rpc.leased_entry import LeasedEntry
 from trainer_client.rpc.options import UNSET, DeviceMaps
 from trainer_client.rpc.planning import Plan
-from trainer_client.rpc.told_entry import ToldEntry
+from trainer_client.rpc.static_entry import StaticEntry
 from trainer_client.rpc.waiting import Deadline, in_time, told
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.channels import UnaryRequests
@@ -75,7 +75,7 @@ class Agent:
         self.settings = settings
         settings.members = self
         self.entry: Entry | None = None
-        self._mirroring: LeasedEntry | ToldEntry | None = None
+        self._mirroring: LeasedEntry | StaticEntry | None = None
         self.together: tuple[str, ...] | None = None
         self.placement = DeviceMaps(None, None)
         self.keeps_directory = True
@@ -101,7 +101,7 @@ class Agent:
             return
         if plan.told is not None:
             self.client.others.find_address = plan.told.find
-            await self._mirror(ToldEntry(self.server, self.address, plan.told), plan, peers)
+            await self._mirror(StaticEntry(self.server, self.address, plan.told), plan, peers)
             return
         await self.client.open()
         others = self.client.others
@@ -133,7 +133,7 @@ class Agent:
             self._workers.update((member.name, WorkerInfo(member.name, member.id)) for member in members)
             others.addresses.update((member.name, member.address) for member in members)
 
-    async def _mirror(self, entry: LeasedEntry | ToldEntry, plan: Plan, peers: Peers) -> None:
+    async def _mirror(self, entry: LeasedEntry | StaticEntry, plan: Plan, peers: Peers) -> None:
         """Enters a group of which the directory of this process has what others tell."""
         self._mirroring = entry
         await entry.begin(plan.seconds)
@@ -143,19 +143,19 @@ class Agent:
 
     def _watch(self, entry: Entry) -> None:
         """Has the owner ask the directory whether it was replaced, whenever it did not run for a while."""
-        standing, handlers = self.engine.standing, self.server.servicer.session_handlers
+        fence, handlers = self.engine.fence, self.server.servicer.session_handlers
 
         async def ask() -> None:
             await entry.confirm()
             if not self.engine.gate.why:
-                standing.settle()
+                fence.settle()
 
         def doubt() -> None:
             handlers.end_streams()
             self._asking = self.loop.create_task(ask(), context=contextvars.Context())
 
-        standing.watch(doubt)
-        self._beats = Periodic(BEAT_SECONDS, standing.beat, "a beat of the owner")
+        fence.watch(doubt)
+        self._beats = Periodic(BEAT_SECONDS, fence.beat, "a beat of the owner")
         self._beats.begin()
 
     async def leave(self, drain_seconds: float) -> None:
@@ -207,7 +207,7 @@ class Agent:
             self.entry.give_up()
         if self._beats is not None:
             await self._beats.end()
-            self.engine.standing.watched = False
+            self.engine.fence.watched = False
         if self._asking is not None:
             await tasks.end(self._asking)
         await self.unary.close()
@@ -348,7 +348,7 @@ class Agent:
         def run() -> Callable[[], None]:
             with suppress(Exception):
                 work()
-            return nothing
+            return noop
 
         if self.engine.draining or self.loop.is_closed():
             work()  # there is no thread to run it any more

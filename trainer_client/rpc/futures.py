@@ -17,7 +17,7 @@ import torch
 from ps_wire.codec.names import full_name
 from ps_wire.errors import remote_error
 from ps_wire.runtime.failures import Failure
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from trainer_client.pending import Pending, cancel_all
 from trainer_client.rpc.completions import complete_later
 from trainer_client.rpc.current import agent, has_agent
@@ -56,7 +56,7 @@ class Future(torch.futures.Future[T]):
         self._lock = threading.Lock()
         # One entry for each thread that waits; it will complete torch's future.
         self._readers: list[None] = []
-        self._pending: Pending[Any] = Pending(None, nothing) if pending is None else pending
+        self._pending: Pending[Any] = Pending(None, noop) if pending is None else pending
         if pending is not None:
             pending.on_done(self._arrived)
 
@@ -268,10 +268,10 @@ def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:
             left[0] -= 1
             last = left[0] == 0
         if last:
-            whole.resolve(nothing)
+            whole.resolve(noop)
 
     if not parts:
-        whole.resolve(nothing)
+        whole.resolve(noop)
     for part in parts:
         part.on_done(partial(one_more, part))
     return whole
@@ -280,7 +280,7 @@ def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:
 def _pending_of(future: torch._C.Future[Any]) -> Pending[Any]:
     if isinstance(future, Future):
         return future._pending
-    pending: Pending[Any] = Pending(None, nothing)
+    pending: Pending[Any] = Pending(None, noop)
 
     def done(future: torch._C.Future[Any]) -> None:
         try:

@@ -32,7 +32,7 @@ from trainer_client.session.settings import Settings
 
 if TYPE_CHECKING:
     from ps_service.group.keepers import KeeperAddress
-    from ps_service.group.told_members import ToldMembers
+    from ps_service.group.static_members import StaticMembers
     from ps_service.server import Server
 
 _ANYWHERE: Final = "127.0.0.1:0"
@@ -151,7 +151,7 @@ async def join(
     address: str = "",
     id: int | None = None,
     keepers: Sequence[KeeperAddress] = (),
-    told: ToldMembers | None = None,
+    told: StaticMembers | None = None,
 ) -> Agent:
     """Makes an owner, which has begun to listen, the member of this process in a group; raises as `init_rpc`. Without a
     `directory` it keeps that itself, or these `keepers` do, or it is `told` the members. An owner that cannot join is

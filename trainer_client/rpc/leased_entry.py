@@ -19,7 +19,7 @@ from ps_service.group.merged import MergedEntries
 from ps_service.group.registers import Entry, Outcome, Registers
 from ps_wire.errors import PsError, UnavailableError
 from ps_wire.runtime import tasks
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.operations_pb2 import Member
 from trainer_client.rpc.waiting import Deadline, told
@@ -57,7 +57,7 @@ class LeasedEntry:
     def __init__(self, server: Server, address: str, known: Sequence[KeeperAddress], settings: Settings) -> None:
         self._server = server
         self._engine = server.engine
-        self._standing = server.engine.standing
+        self._fence = server.engine.fence
         self._address = address
         self._addresses = {each.name: each.address for each in known}
         self._keepers = tuple(self._addresses)
@@ -75,7 +75,7 @@ class LeasedEntry:
         self._places = Periodic(_LOOK_SECONDS, self._keep_place, "keeping where the keepers are")
         self._lease: Lease | None = None
         self._joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._standing.lease(nothing)
+        self._fence.lease(noop)
 
     @property
     def member(self) -> Member:
@@ -87,7 +87,7 @@ class LeasedEntry:
         """Gets the lease. Raises `UnavailableError` if there is no majority in time, `NameConflictError` if another
         owner has the name, `ReplacedError` if a later start of the state has, and `InvalidArgumentError` if the keepers
         were told other keepers."""
-        engine, standing = self._engine, self._standing
+        engine, fence = self._engine, self._fence
         folder = engine.data_dir
         place = self._place = Place() if folder is None else await BLOCKING.run(Place.read, folder)
         here = {address: name for name, address in self._addresses.items()}.get(self._address, "")
@@ -96,8 +96,8 @@ class LeasedEntry:
         lineage = Lineage(engine.incarnations.current, engine.incarnations.earlier)
         self._lease = Lease(Entry(engine.name, self._address, number, place.epoch + 1, lineage, keeper), self._keepers)
         if keeper:
-            engine.membership.registers = Registers(keeper, self._keepers, standing.clock(), folder is not None)
-        standing.lease(self._cut_off)
+            engine.membership.registers = Registers(keeper, self._keepers, fence.clock(), folder is not None)
+        fence.lease(self._cut_off)
         self._server.tell_lease(True)
         self._looks.begin()
         self._asking = [
@@ -138,9 +138,9 @@ class LeasedEntry:
         return self._lease
 
     async def _claim_again_and_again(self, keeper: str) -> None:
-        lease, standing = self._claimed, self._standing
+        lease, fence = self._claimed, self._fence
         while True:
-            claim, sent = lease.claim(), standing.clock()
+            claim, sent = lease.claim(), fence.clock()
             try:
                 reply = await self._answer(keeper, claim)
                 if reply is None:
@@ -157,7 +157,7 @@ class LeasedEntry:
         """The reply of a keeper; None if none comes in time."""
         version, registers = self._versions.get(keeper, ""), self._engine.membership.registers
         if registers is not None and registers.keeper == keeper:
-            now = self._standing.clock()
+            now = self._fence.clock()
             return claim_messages.reply(registers.answer(claim, now), "", registers.entries(now))
         # It is where it was found last, by this start of the owner or by one before, or where it was at first.
         first = self._addresses[keeper]
@@ -170,7 +170,7 @@ class LeasedEntry:
         return None
 
     def _hear(self, keeper: str, claim: Claim, sent: float, reply: ClaimReply) -> None:
-        answer, now = claim_messages.answer_of(reply), self._standing.clock()
+        answer, now = claim_messages.answer_of(reply), self._fence.clock()
         if answer.outcome is Outcome.OTHER_KEEPERS:
             answer = answer._replace(keeper=keeper)  # whatever it is called there
         elif answer.keeper != keeper:
@@ -179,26 +179,26 @@ class LeasedEntry:
             is_new = reply.version != self._versions.get(keeper) or not reply.version
             self._versions[keeper] = reply.version
             self._merged.hear(keeper, now, claim_messages.entries_of(reply) if is_new else None)
-        lease, was_doubted = self._claimed, self._standing.is_doubted
+        lease, was_doubted = self._claimed, self._fence.is_doubted
         lease.heard(claim, sent, answer)
-        self._standing.extend(lease.until)
-        self._server.tell_lease(self._standing.is_doubted)
+        self._fence.extend(lease.until)
+        self._server.tell_lease(self._fence.is_doubted)
         self._mirror(now)
         why = lease.verdict(now)
         if not self._joined.done():
             if why is not None:
                 self._joined.set_exception(why)
-            elif not self._standing.is_doubted:
+            elif not self._fence.is_doubted:
                 self._joined.set_result(None)
         elif why is not None:
             self._stop(why)
-        elif was_doubted and not self._standing.is_doubted:
+        elif was_doubted and not self._fence.is_doubted:
             _log.info("%s has its name again, and goes on", self._engine.name)
 
     def _mirror(self, now: float) -> None:
         """Tells the directory of this process who the members are."""
         entries, own = self._merged.entries(now), self._claimed.entry
-        if not self._standing.is_doubted:
+        if not self._fence.is_doubted:
             entries = sorted([own, *(each for each in entries if each.name != own.name)], key=lambda each: each.id or 0)
         if entries != self._mirrored:
             self._mirrored = entries
@@ -206,11 +206,11 @@ class LeasedEntry:
             self._engine.directory.mirror(members)
 
     async def _look(self) -> None:
-        standing, membership = self._standing, self._engine.membership
-        standing.is_sure()  # notices the end of the lease although no request comes
-        self._mirror(standing.clock())
+        fence, membership = self._fence, self._engine.membership
+        fence.is_sure()  # notices the end of the lease although no request comes
+        self._mirror(fence.clock())
         if membership.registers is not None and self._engine.data_dir is not None:
-            began = standing.clock()
+            began = fence.clock()
             if await BLOCKING.run(membership.has_data_dir):
                 membership.registers.confirm(began)
 
@@ -265,7 +265,7 @@ class LeasedEntry:
 
     @property
     def _missing(self) -> str:
-        missing = self._claimed.missing(self._standing.clock()).items()
+        missing = self._claimed.missing(self._fence.clock()).items()
         return ", ".join(f"{keeper}: {_ANSWERS[outcome]}" for keeper, outcome in missing if outcome in _ANSWERS)
 
 

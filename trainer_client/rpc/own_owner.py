@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.engine import Engine
 from ps_service.functions.groups import Level
-from ps_service.functions.offered import TorchFunctions
+from ps_service.functions.torch_functions import TorchFunctions
 from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire.errors import InvalidArgumentError

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
     from ps_service.group.keepers import KeeperAddress
-    from ps_service.group.told_members import ToldMembers
+    from ps_service.group.static_members import StaticMembers
 
 SELF: Final = "self"
 """The `directory` of a process that keeps the directory itself."""
@@ -46,7 +46,7 @@ class Plan(NamedTuple):
     file: MeetingFile | None = None
     is_owner: bool = False
     keepers: tuple[KeeperAddress, ...] = ()
-    told: ToldMembers | None = None
+    told: StaticMembers | None = None
 
     @property
     def keeps_directory(self) -> bool:

@@ -127,7 +127,7 @@ class Snapshot:
         return f"<Snapshot {self.name!r} of {self._names()}>"
 
 
-class OffersSnapshots:
+class SnapshotMethods:
     """What a client does with snapshots."""
 
     _tables: Tables

@@ -22,7 +22,7 @@ from ps_wire.limits import PROTOCOL
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.latency import Latencies
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.scopes import current_scope
 from ps_wire.v1.frames_pb2 import Draining, Frame, Goodbye, Hello, Request, Welcome
 from ps_wire.v1.operations_pb2 import ReleaseRequest
@@ -80,7 +80,7 @@ class Session:
         self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
         self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else lambda: True
         self._expected = expected
-        self._when_lost: Callable[[], None] = nothing
+        self._when_lost: Callable[[], None] = noop
         self.owner = ""
         self.settings = settings
         self.loop = asyncio.get_running_loop()
@@ -393,4 +393,4 @@ class Session:
             return
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
         # Not with `submit`, which would apply the scope of the request that the code here may run for.
-        self.requests.begin(InFlightRequest(self, frame, None, None, nothing))
+        self.requests.begin(InFlightRequest(self, frame, None, None, noop))

@@ -1,6 +1,6 @@
 """Embedding tables that are split over owners: their optimizers, first values and lives of rows, and look-ups."""
 
-from ps_wire.tables.life import AfterSightings, Eviction, WithProbability
+from ps_wire.tables.lifecycle import AfterSightings, Eviction, WithProbability
 from ps_wire.tables.options import (
     FTRL,
     SGD,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import torch
 
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError, RowsMovedError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.tables.bags import checked_ids
 from ps_wire.tables.names import EVICT
@@ -109,7 +109,7 @@ class TableContents:
 
     def clear(self) -> Pending[None]:
         """Removes all rows on all owners, gives their memory back, and forgets sightings of ids without a row."""
-        return self._joined(nothing, "clear")
+        return self._joined(noop, "clear")
 
     def upsert(
         self, ids: torch.Tensor, rows: torch.Tensor, state: Mapping[str, torch.Tensor] | None = None

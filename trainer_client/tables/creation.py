@@ -28,10 +28,10 @@ from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
 from trainer_client.tables.following import Follower
+from trainer_client.tables.no_optimizer import NoOptimizer
 from trainer_client.tables.table import Table, delete_rows, split, undo
+from trainer_client.tables.table_spec import TableSpec, are_owners, check_only_tables, check_policies, differences
 from trainer_client.tables.together import OptimizerWithTables
-from trainer_client.tables.untrainable import Untrainable
-from trainer_client.tables.wanted import Wanted, are_owners, check_only_tables, check_policies, differences
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
@@ -62,7 +62,7 @@ class Tables:
     make_optimizer: Callable[..., Any]
     loop: asyncio.AbstractEventLoop
 
-    def table(self, wanted: Wanted, compress: Compress) -> Pending[Table]:
+    def table(self, wanted: TableSpec, compress: Compress) -> Pending[Table]:
         """Makes a table, or attaches to it; errors as for `Client.table`. Without `dim` none can be made, so what else
         is wanted has to be as the table has it, also with `replace`."""
         codecs = None if compress is None else choice_of(compress)
@@ -148,7 +148,7 @@ class Tables:
 
         return Pending.run(self.loop, made())
 
-    async def _agreed(self, owners: Sequence[str], wanted: Wanted) -> Table:
+    async def _agreed(self, owners: Sequence[str], wanted: TableSpec) -> Table:
         """A table on the owners that it has already; on these, if there is none. It is made on the first of them before
         the others, so that of several trainers, which know different owners, the first one decides."""
         existing = await self._owners_of(owners, wanted)
@@ -160,7 +160,7 @@ class Tables:
                 raise
             return await self._made(decided, wanted)
 
-    async def _owners_of(self, owners: Iterable[str], wanted: Wanted) -> list[str] | None:
+    async def _owners_of(self, owners: Iterable[str], wanted: TableSpec) -> list[str] | None:
         """The owners of the table of that name; None if there is none, or it is one to replace."""
         there = [each for each in await self.sessions.all_of(owners) if each.state == "connected"]
         found = await asyncio.gather(*(self.attach(each, wanted.name) for each in there), return_exceptions=True)
@@ -172,7 +172,7 @@ class Tables:
                 return None if wanted.replace and is_other else its
         return None
 
-    async def _made(self, owners: Sequence[str], wanted: Wanted, before: int = 0) -> Table:
+    async def _made(self, owners: Sequence[str], wanted: TableSpec, before: int = 0) -> Table:
         """A table on these owners; `before` is on how many of them it is made before the others."""
         sessions = await self.sessions.all_of(owners)
         settings = wanted.settings(sorted(owners))
@@ -192,7 +192,7 @@ class Tables:
             await self._clear(wanted.name, others)
         return await self._open(shards, wanted.policy, wanted.non_finite or "refuse", wanted.replace)
 
-    async def _has_moved(self, owners: Sequence[str], wanted: Wanted) -> bool:
+    async def _has_moved(self, owners: Sequence[str], wanted: TableSpec) -> bool:
         """Whether the table that is wanted exists on other owners than it was made on, because its slots have moved."""
         for session in await self.sessions.all_of(owners):
             with suppress(UnknownNameError):
@@ -234,7 +234,7 @@ class Tables:
             if owner not in (await shard.call("describe"))["routing"]["owners"]:
                 await delete_rows(shard.session, table.name)
 
-    async def _found(self, asked: Sequence[str], wanted: Wanted) -> Table:
+    async def _found(self, asked: Sequence[str], wanted: TableSpec) -> Table:
         """A table that exists, found on one of the owners that are asked."""
         name = wanted.name
         sessions = await self.sessions.all_of(asked)
@@ -325,7 +325,7 @@ class Tables:
         except PermissionDeniedError as error:
             if not may_only_read:
                 raise
-            table.optimizer = cast("DistributedOptimizer", Untrainable(error))
+            table.optimizer = cast("DistributedOptimizer", NoOptimizer(error))
         table.follower = Follower(lambda: table.routing, table.known_shards, partial(self._adopt, table))
         table.optimizer.everywhere = table.follower.everywhere
         table.removed = partial(self._remove, table)
@@ -377,7 +377,7 @@ class Tables:
             if session.owner not in table.known_shards:
                 table.known_shards[session.owner] = await self.attach(session, table.name)
         shards = {owner: table.known_shards[owner] for owner in routing.owners}
-        if not isinstance(table.optimizer, Untrainable) and shards.keys() != table.optimizer.remotes.keys():
+        if not isinstance(table.optimizer, NoOptimizer) and shards.keys() != table.optimizer.remotes.keys():
             table.optimizer.take_parts(await self._optimizer_of(table, shards))
         table.shards, table.routing = shards, routing
 

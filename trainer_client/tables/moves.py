@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, PsError, RowsMovedError, StaleHandleError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DurableRequest
 from trainer_client.pauses import PATIENCE_SECONDS, PAUSE_SECONDS
@@ -221,7 +221,7 @@ class Move:
         session = self._table.known_shards[owner].session
         if session.prepares:
             request = Request(durable=DurableRequest(position=session.requests.position))
-            await session.submit(request, None, nothing)
+            await session.submit(request, None, noop)
 
     async def _call(self, owner: str, method: str, *args: Any) -> Any:
         return await self._table.follower.call(owner, method, *args)

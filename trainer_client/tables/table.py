@@ -11,7 +11,7 @@ import torch
 
 from ps_wire.codec.dtypes import to_wire
 from ps_wire.errors import InvalidArgumentError, PsError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.tables.names import ROWS
 from ps_wire.tables.queries import bags_query, rows_query
 from ps_wire.v1.frames_pb2 import Request
@@ -224,7 +224,7 @@ class Table(TableContents):
 
 def delete_rows(session: Session, name: str) -> Pending[None]:
     """Removes the rows of a table from one of its owners only. Raises `UnknownNameError` if there is none."""
-    return session.submit(Request(delete=DeleteRequest(name=name, everywhere=True)), None, nothing)
+    return session.submit(Request(delete=DeleteRequest(name=name, everywhere=True)), None, noop)
 
 
 async def undo(made: Iterable[RemoteObject | BaseException]) -> None:

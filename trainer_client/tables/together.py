@@ -13,7 +13,7 @@ from ps_wire.policies import Policy, check
 from ps_wire.refs import ContextId
 from ps_wire.reported import Reductions, Report, Reported, Values, reported
 from ps_wire.runtime.failures import Origin
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
 from trainer_client.handles import hints
@@ -337,7 +337,7 @@ class OptimizerWithTables(Stepping, PushScaling):
             await BLOCKING.run(self.check_local_part, context)
         everything = self._by_owner(range(len(self._all)))
         prepare = len(everything) > 1 and any(of[0].part.session.prepares for of in everything.values())
-        await all_of(self._asked(everything, context, nothing, values, check_only=True, prepare=prepare))
+        await all_of(self._asked(everything, context, noop, values, check_only=True, prepare=prepare))
 
     def _asked(
         self,

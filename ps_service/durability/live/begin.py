@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ps_service.durability.live.stillness import Stillness
+    from ps_service.durability.live.quiescence import Quiescence
     from ps_service.engine import Engine
     from ps_service.hosting.objects import HostedObject
     from ps_wire.v1 import checkpoint_pb2 as pb
@@ -76,7 +76,7 @@ class Beginning:
         return [each.value for each in self.objects if isinstance(each.value, HostedOptimizer)]
 
 
-def begin(engine: Engine, still: Stillness, on_loop: OnLoop) -> Beginning:
+def begin(engine: Engine, still: Quiescence, on_loop: OnLoop) -> Beginning:
     """Reads it between two records of the log. Raises `StillBusy` if hosted code or steps take too long."""
     until = time.monotonic() + _PATIENCE_SECONDS
     odd: dict[str, bool] = {}

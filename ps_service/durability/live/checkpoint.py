@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from ps_service.durability import books, prepared_steps
 from ps_service.durability.live.begin import begin, module_state
 from ps_service.durability.live.part_writing import MadeMeanwhileError, PartWriter
+from ps_service.durability.live.quiescence import PATIENCE_SECONDS, Quiescence
 from ps_service.durability.live.reuse import Earlier, Reused
 from ps_service.durability.live.slots import SlottedStorage
-from ps_service.durability.live.stillness import PATIENCE_SECONDS, Stillness
 from ps_service.durability.live.table_writing import write_table
 from ps_service.durability.live.tensor_files import Names, TensorFiles
 from ps_service.durability.object_records import Records
@@ -50,7 +50,7 @@ class LiveCheckpoint:
         self._on_loop = on_loop
         self._earlier = earlier
         self._disk = disk
-        self._still = Stillness(log)
+        self._still = Quiescence(log)
         self._reused = Reused(earlier)
         self.position = 0
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 
     from ps_service.durability.live.begin import Beginning
+    from ps_service.durability.live.quiescence import Quiescence
     from ps_service.durability.live.reuse import Reused
     from ps_service.durability.live.slots import SlottedStorage
-    from ps_service.durability.live.stillness import Stillness
     from ps_service.durability.live.tensor_files import TensorFiles
     from ps_service.durability.value_files import Tensors
     from ps_service.engine import Engine
@@ -55,7 +55,7 @@ class PartWriter:
     """Writes the parts of the objects of a checkpoint. Then `pieces` has their positions."""
 
     def __init__(
-        self, engine: Engine, still: Stillness, files: TensorFiles, storage: SlottedStorage, reused: Reused
+        self, engine: Engine, still: Quiescence, files: TensorFiles, storage: SlottedStorage, reused: Reused
     ) -> None:
         self._engine = engine
         self._still = still

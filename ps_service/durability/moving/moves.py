@@ -221,7 +221,7 @@ class ObjectMoves:
         for object_id in dict.fromkeys([*asked, *engine.moves.accepted.get(request.move, ())]):
             hosted = engine.registry.get(object_id)
             if hosted is None and object_id in asked:
-                engine.registry.elsewhere.check_id(object_id)
+                engine.registry.moved.check_id(object_id)
                 raise StaleHandleError(
                     f"the object {object_id} has come to owner {engine.name!r}, and was removed since"
                 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from ps_service import remote
 from ps_service.durability.log import log
-from ps_service.sessions import standing
+from ps_service.sessions import fence
 from tests.integration.restarts.patience import PATIENCE_SECONDS
 
-for module, name, seconds in ((log, "_EPOCH_SECONDS", -1.0), (standing, "PATIENCE_SECONDS", PATIENCE_SECONDS)):
+for module, name, seconds in ((log, "_EPOCH_SECONDS", -1.0), (fence, "PATIENCE_SECONDS", PATIENCE_SECONDS)):
     assert hasattr(module, name)
     setattr(module, name, seconds)
 

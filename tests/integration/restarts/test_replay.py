@@ -19,7 +19,7 @@ from torch import nn, optim
 
 import trainer_client as tc
 from ps_service.cli.replay_view import moment
-from ps_service.durability.past import Moment, Past, build
+from ps_service.durability.point_in_time import BuiltState, Moment, build
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
 from ps_service.hosting.allowlist import AllowList
@@ -45,7 +45,9 @@ def made(name: str, data_dir: Path) -> Engine:
     return Engine(name, AllowList([hosted_models]), data_dir=data_dir)
 
 
-async def built(folder: Path, output: Path, versions: Mapping[str, int] = {}, position: int | None = None) -> Past:
+async def built(
+    folder: Path, output: Path, versions: Mapping[str, int] = {}, position: int | None = None
+) -> BuiltState:
     before = hashed(folder)
     try:
         return await asyncio.to_thread(build, folder, Moment(versions, position), output, made)

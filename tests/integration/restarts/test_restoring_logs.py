@@ -12,7 +12,7 @@ import pytest
 
 import trainer_client as tc
 from ps_service.cli import restore_view
-from ps_service.durability.past import Moment, Past, build_held
+from ps_service.durability.point_in_time import BuiltState, Moment, build_held
 from ps_service.durability.resharding.reshard import Result, reshard
 from ps_service.durability.store import CheckpointError, checkpoints_in
 from tests.forking.process import Forking
@@ -20,7 +20,7 @@ from tests.integration.restarting import Owner
 from tests.integration.restarts.test_replay import hashed, made, states, states_in, steps
 
 
-def rebuild(folder: Path, output: Path) -> Past:
+def rebuild(folder: Path, output: Path) -> BuiltState:
     return build_held(folder, Moment(), output, made)
 
 

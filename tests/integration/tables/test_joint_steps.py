@@ -13,7 +13,7 @@ from torch import nn
 
 import trainer_client as tc
 from ps_service.server import Server
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from tests.training import OPTIMIZERS, apart, owners
 
 IDS = torch.tensor([5, -9, 5, 7])
@@ -159,7 +159,7 @@ async def test_the_order_in_which_a_request_names_optimizers_does_not_matter(job
     async with job.ps.context() as ctx:
         await ctx.backward(await job.loss() - (await job.net(torch.zeros(1, 2))).sum())
         with pytest.raises(tc.errors.RemoteError, match="zeros"):
-            await part.step(ctx, nothing, more=[raising, other])
+            await part.step(ctx, noop, more=[raising, other])
     assert await job.steps() == [0] * 3
 
 
@@ -223,7 +223,7 @@ async def test_a_request_that_names_an_optimizer_twice_or_asks_for_more_is_refus
     async with job.ps.context() as ctx:
         await ctx.backward(await job.loss())
         with pytest.raises(tc.errors.InvalidArgumentError, match="twice"):
-            await part.step(ctx, nothing, more=[other, part])
+            await part.step(ctx, noop, more=[other, part])
         with pytest.raises(tc.errors.InvalidArgumentError, match="one optimizer only"):
-            await part.step(ctx, nothing, finish=True, more=[other])
+            await part.step(ctx, noop, finish=True, more=[other])
     assert await job.steps() == [0] * 3

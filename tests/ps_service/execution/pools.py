@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ps_service.execution.fair_queue import Work, WorkItem
 from ps_service.execution.thread_pool import ThreadPool
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ async def run(pool: ThreadPool, function: Callable[[], T], item: WorkItem | None
 
     def work() -> Work:
         if future.cancelled():
-            return nothing
+            return noop
         try:
             return partial(_give, future, function())
         except BaseException as error:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from ps_service.functions.groups import Level
-from ps_service.functions.offered import TorchFunctions
+from ps_service.functions.torch_functions import TorchFunctions
 from ps_wire.errors import PsError
 
 MEMORY = 8 << 30

@@ -24,7 +24,7 @@ from torch import Tensor
 from ps_service.functions.groups import Level
 from ps_service.functions.layers import LayerCheck
 from ps_service.functions.listing import listed
-from ps_service.functions.offered import TorchFunctions
+from ps_service.functions.torch_functions import TorchFunctions
 from ps_wire.limits import MIB, Limits
 from tests.ps_service.functions.layer_samples import LAYERS
 from tests.ps_service.functions.samples import Call, samples

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ps_service.functions.groups import GROUPS, Group, Level
 from ps_service.functions.listing import listed, page
-from ps_service.functions.offered import TorchFunctions
+from ps_service.functions.torch_functions import TorchFunctions
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError, NotAllowedError, TooLargeError
 from tests.conftest import ROOT

@@ -16,7 +16,7 @@ from ps_service.hosting.fingerprints import Fingerprint
 from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.references import RRef
 from ps_service.hosting.registry import Registry
-from ps_service.metrics.census import Census
+from ps_service.metrics.object_counts import ObjectCounts
 from ps_service.parameters.locks import ParameterLocks
 from ps_wire.errors import (
     ForeignHandleError,
@@ -38,7 +38,7 @@ class Shelf:
     """A registry, and a short way to make things in it."""
 
     def __init__(self) -> None:
-        self.registry = Registry("ps0", Census())
+        self.registry = Registry("ps0", ObjectCounts())
         self.parameter_locks = ParameterLocks()
 
     def object(self, name: str = "", fingerprint: bytes = b"", value: Any = None) -> HostedObject:

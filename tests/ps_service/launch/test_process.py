@@ -14,7 +14,7 @@ import pytest
 from ps_service.launch.lines import Lines
 from ps_service.launch.process import Process
 from ps_service.launch.processes import Processes
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from tests.waiting import until
 
 OBEDIENT = "import signal; print('ready', flush=True); signal.pause()"
@@ -125,7 +125,7 @@ for part in (b"a\r", b"b\r", b"\nc\n\n", b"d\xff", b"e" * 100_000 + b"\n", b"the
 async def test_a_program_that_is_not_there_is_named() -> None:
     async with Processes() as processes:
         lines = Lines()
-        child = processes.start("child", ["/no/such/program"], os.environ, nothing, lines.take)
+        child = processes.start("child", ["/no/such/program"], os.environ, noop, lines.take)
         child.when_ended(lines.end)
         assert [line async for line in lines] == ["/no/such/program cannot be started: No such file or directory"]
         assert str(child.failed("")) == "child ended with status 1"
@@ -135,6 +135,6 @@ async def test_a_program_that_is_not_there_is_named() -> None:
 async def test_errors_may_go_to_a_file(tmp_path: Path) -> None:
     async with Processes() as processes:
         with (tmp_path / "log").open("wb") as log:
-            child = processes.start("child", [sys.executable, "-c", "raise SystemExit('no')"], os.environ, nothing, log)
+            child = processes.start("child", [sys.executable, "-c", "raise SystemExit('no')"], os.environ, noop, log)
         assert await child.wait() == 1
     assert (tmp_path / "log").read_text() == "no\n"

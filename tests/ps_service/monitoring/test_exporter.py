@@ -25,7 +25,7 @@ from ps_service.engine import Engine
 from ps_service.hosting import creation
 from ps_service.hosting.allowlist import AllowList
 from ps_service.hosting.registry import Registry
-from ps_service.metrics.census import KINDS
+from ps_service.metrics.object_counts import KINDS
 from ps_service.monitoring import exporter
 from ps_service.passes.staleness import MOST_NAMES
 from ps_service.quotas.quota import QuotaFile

@@ -13,7 +13,7 @@ from ps_service.tables.kernels import Grouped
 from ps_service.tables.row_gradients import key_space
 from ps_service.tables.seen import first
 from ps_service.tables.shard import TableShard
-from ps_wire.tables.life import AfterSightings, Eviction
+from ps_wire.tables.lifecycle import AfterSightings, Eviction
 from ps_wire.tables.options import SGD, Adagrad, Constant
 from ps_wire.tables.sums import grouped
 

@@ -13,7 +13,7 @@ from ps_service.tables.id_map import hashed_map
 from ps_service.tables.plan import PlannedTable, enough_owners, plan
 from ps_service.tables.shard import TableShard
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.tables.life import Eviction
+from ps_wire.tables.lifecycle import Eviction
 from ps_wire.tables.options import SGD, LazyAdam, RowOptimizer, RowWiseAdagrad
 from ps_wire.tables.routing import SLOTS, slots_of
 

@@ -16,7 +16,7 @@ from ps_service.tables.row_changes import RowChange
 from ps_service.tables.shard import TableShard
 from ps_wire.codec.trees import mapped
 from ps_wire.errors import StorageError, TooLargeError
-from ps_wire.tables.life import AfterSightings, Eviction, WithProbability
+from ps_wire.tables.lifecycle import AfterSightings, Eviction, WithProbability
 from ps_wire.tables.options import SGD, LazyAdam, RowWiseAdagrad
 
 IMPLEMENTATION: Any = "numba" if compiled.available() else "torch"

@@ -17,7 +17,7 @@ from ps_service.tables.row_gradients import UnsummedGradient, rows_gradient
 from ps_service.tables.shard import TableShard
 from ps_service.tables.stand_in import summed_rows
 from ps_wire.tables import options
-from ps_wire.tables.life import AfterSightings
+from ps_wire.tables.lifecycle import AfterSightings
 
 IMPLEMENTATIONS = ["torch", *(["numba"] if compiled.available() else [])]
 LARGEST = torch.finfo(torch.float32).max

@@ -12,7 +12,7 @@ import pytest
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.errors import CancelledCallError, RemoteError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.runtime.scopes import Scope, current_scope
 from ps_wire.v1.frames_pb2 import Frame, Reply, Request
 from ps_wire.v1.operations_pb2 import FetchRequest, LookupRequest
@@ -38,7 +38,7 @@ async def test_a_frame_that_holds_the_request_is_sent_as_it_is() -> None:
     async with opened() as (session, stream, _):
         frame = Frame()
         frame.request.fetch.target.owner = "ps0"
-        pending = session.submit(frame, None, nothing)
+        pending = session.submit(frame, None, noop)
         assert (await stream.request()).request.fetch.target.owner == "ps0"
         await stream.answer(1)
         assert await pending is None
@@ -158,7 +158,7 @@ async def test_what_was_answered_before_is_not_waited_for_when_a_request_is_sent
     """The owner may have been killed, and know of neither."""
     async with opened() as (session, stream, owner):
         asked = [look_up(session, name) for name in "ab"]
-        last = session.submit(Request(lookup=LookupRequest(name="c")), None, nothing, follows=asked)
+        last = session.submit(Request(lookup=LookupRequest(name="c")), None, noop, follows=asked)
         assert [list((await stream.request()).request.after) for _ in range(3)] == [[], [], [1, 2]]
         await stream.answer(1)
         await asked[0]
@@ -172,7 +172,7 @@ async def test_what_was_answered_before_is_not_waited_for_when_a_request_is_sent
 async def test_what_was_answered_while_a_request_waits_for_room_is_not_waited_for() -> None:
     async with opened(max_in_flight=1) as (session, stream, _):
         first = look_up(session, "a")
-        second = session.submit(Request(lookup=LookupRequest(name="b")), None, nothing, follows=[first])
+        second = session.submit(Request(lookup=LookupRequest(name="b")), None, noop, follows=[first])
         await stream.request()
         await stream.answer(1)
         assert list((await stream.request()).request.after) == []

@@ -57,7 +57,7 @@ class Tensors:
             self.nbytes -= nbytes
 
 
-class Census:
+class ObjectCounts:
     """Counts objects as they come and go, by kind. The caller's lock guards it.
 
     `optimizers` has those with a name. Of `buffers` those count that modules had when they were added. With `quotas`,

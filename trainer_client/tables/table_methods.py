@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.pending import DEFAULT, Pending
 from trainer_client.tables.look_ups import look_up, query_of
-from trainer_client.tables.moving_offered import OffersMoves
+from trainer_client.tables.move_methods import MoveMethods
 from trainer_client.tables.table import Table
-from trainer_client.tables.wanted import Wanted
+from trainer_client.tables.table_spec import TableSpec
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from ps_wire.compression.choice import Compress
     from ps_wire.policies import Policy
-    from ps_wire.tables.life import Admission, Eviction
+    from ps_wire.tables.lifecycle import Admission, Eviction
     from ps_wire.tables.options import Initialisation, RowGroup, RowOptimizer
     from trainer_client.optimizers.creation import NonFinite
     from trainer_client.tables.creation import Tables
 
 
-class OffersTables(OffersMoves):
+class TableMethods(MoveMethods):
     """What a client does with tables."""
 
     _tables: Tables
@@ -93,7 +93,7 @@ class OffersTables(OffersMoves):
             InvalidArgumentError: An argument does not fit.
             PsError: An owner failed. What others have made was removed again.
         """
-        wanted = Wanted(
+        wanted = TableSpec(
             *(name, dim, rows, dtype, init, optimizer, seed, max_rows, groups, owners, admit, evict, non_finite),
             *(policy, replace),
         )

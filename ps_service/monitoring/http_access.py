@@ -25,7 +25,7 @@ _OPEN: Final = frozenset(("/healthz", "/readyz", "/metrics"))
 """What is no part of the page, and may be asked for under any name."""
 
 
-class Door:
+class HttpAccess:
     """Lets requests in, whatever their method, path and headers are. `address` is where the owner is reached.
 
     The page is only for names that this host has (against DNS rebinding), and for no other origin. On loopback that

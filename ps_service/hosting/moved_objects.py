@@ -22,7 +22,7 @@ class Place(NamedTuple):
     name: str = ""
 
 
-class Elsewhere:
+class MovedObjects:
     """Where objects are that are not here: those that have left, by id and by name, and the names that are reserved for
     those that come. Used under the lock of the registry."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainer_client.tables.table import Table
 
 
-class OffersMoves:
+class MoveMethods:
     """What a client does to have tables on other owners, while trainers train."""
 
     _tables: Tables

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-def nothing(*_: object) -> None:
+def noop(*_: object) -> None:
     """Does nothing, whatever it is called with."""

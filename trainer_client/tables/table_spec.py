@@ -11,7 +11,7 @@ import torch
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.tables import options
-from ps_wire.tables.life import Admission, Eviction
+from ps_wire.tables.lifecycle import Admission, Eviction
 
 if TYPE_CHECKING:
     from ps_wire.policies import Policy
@@ -31,7 +31,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 }
 
 
-class Wanted(NamedTuple):
+class TableSpec(NamedTuple):
     """The arguments of `Client.table`; None for what is left to the default, or to the table that exists."""
 
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps_wire.v1.operations_pb2 import PartState
-from trainer_client.optimizers.gone_back import _find
+from trainer_client.optimizers.rollback_check import _find
 
 
 @pytest.mark.parametrize(("second", "is_found"), [(4, True), (5, False), (6, False)])

@@ -30,7 +30,7 @@ _clock: Final = partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time
 """Goes on while the machine is suspended."""
 
 
-class Standing:
+class Fence:
     """Whether an owner may take requests and answer them, used on its event loop.
 
     Only an owner that a later start of its state can replace is `watched`: it has a data directory, and is in the

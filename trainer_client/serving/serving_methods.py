@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_seconds, check_whole
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from trainer_client.handles.handles import RemoteModule
 from trainer_client.handles.listed import names
 from trainer_client.pending import DEFAULT, Pending
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from trainer_client.serving.live_objects import Client
 
 
-class OffersReading:
+class ServingMethods:
     """What a client does for those who serve what is trained."""
 
     _loop: asyncio.AbstractEventLoop
@@ -84,7 +84,7 @@ class OffersReading:
         compress: Codec | None = None,
         parquet: bool = False,
         snapshot: str | None = None,
-        when_written: Callable[[Manifest], object] = nothing,
+        when_written: Callable[[Manifest], object] = noop,
     ) -> Pending[None]:
         """Writes tables and modules into a folder, which `ps_reader` reads, as one version. With `follow`, further
         versions follow with what has changed, until it is cancelled; meanwhile it waits for owners that are away.

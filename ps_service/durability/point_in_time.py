@@ -45,7 +45,7 @@ class Moment(NamedTuple):
 
 
 @dataclass
-class Past:
+class BuiltState:
     """What was built: from which checkpoint, if any, with how many records of the log, up to which position of it, the
     versions of optimizers by name, and how many objects without a name were left out."""
 
@@ -76,7 +76,7 @@ class _InPartError(Exception):
     """A checkpoint has a part of what it has as it was later than the moment."""
 
 
-def build(folder: Path, moment: Moment, output: Path, make: MakeEngine, keys: Keys | None = None) -> Past:
+def build(folder: Path, moment: Moment, output: Path, make: MakeEngine, keys: Keys | None = None) -> BuiltState:
     """Writes the named objects of an owner, as they were at a moment, as a checkpoint into a new data directory.
 
     The checkpoint belongs to the owner of the same name; it has no sessions. With keys, all that is read has to be
@@ -87,17 +87,17 @@ def build(folder: Path, moment: Moment, output: Path, make: MakeEngine, keys: Ke
         return build_held(folder, moment, output, make, keys)
 
 
-def build_held(folder: Path, moment: Moment, output: Path, make: MakeEngine, keys: Keys | None = None) -> Past:
+def build_held(folder: Path, moment: Moment, output: Path, make: MakeEngine, keys: Keys | None = None) -> BuiltState:
     """As `build`, of a data directory that no owner can use meanwhile."""
     if output.is_dir() and any(output.iterdir()):
         raise CheckpointError(f"{output} is not empty: choose another folder")
     for begin in _before(folder, moment, keys):
         engine = make(begin.owner, output)
         try:
-            past = _built(engine, folder, begin, moment, keys)
+            built = _built(engine, folder, begin, moment, keys)
             with closing(Store(output, keys=keys)) as store:
                 store.write(lambda growing, engine=engine: writing.write_live(engine, growing)[0])  # type: ignore[misc]
-            return past
+            return built
         except _InPartError:
             whole = begin.whole
         finally:
@@ -158,10 +158,10 @@ def _is_later(begin: _Begin, moment: Moment) -> bool:
     return any(versions.get(name, -1) > version for name, version in moment.versions.items())
 
 
-def _built(engine: Engine, folder: Path, begin: _Begin, moment: Moment, keys: Keys | None) -> Past:
+def _built(engine: Engine, folder: Path, begin: _Begin, moment: Moment, keys: Keys | None) -> BuiltState:
     if begin.folder is not None:
         restore(engine, begin.folder, Manifest.read(begin.folder, verify=False, keys=keys))
-    past = Past(engine.name, "" if begin.folder is None else begin.folder.name, 0, begin.position)
+    built = BuiltState(engine.name, "" if begin.folder is None else begin.folder.name, 0, begin.position)
     chain = None
     if keys is not None:
         chain = Chain(keys, begin.owner)
@@ -169,35 +169,37 @@ def _built(engine: Engine, folder: Path, begin: _Begin, moment: Moment, keys: Ke
     records = Segments(folder, Disk(), chain=chain).records(begin.position)
     try:
         newer = Newer(engine.durability.newer)
-        past.records = replay(engine, _up_to(engine, records, begin, moment, past), put, newer)
+        built.records = replay(engine, _up_to(engine, records, begin, moment, built), put, newer)
     except (DamagedLogError, SignatureError) as error:
         raise CheckpointError(str(error)) from error
     except PsError as error:
         raise CheckpointError(f"the log in {folder} does not fit its checkpoint: {error}") from error
-    if past.position < begin.whole:
+    if built.position < begin.whole:
         raise _InPartError
-    past.versions = {_name(each): version for each, version in _optimizers(engine)}
-    past.left_out = sum(not each.name for each in engine.registry.objects())
-    return past
+    built.versions = {_name(each): version for each, version in _optimizers(engine)}
+    built.left_out = sum(not each.name for each in engine.registry.objects())
+    return built
 
 
-def _up_to(engine: Engine, records: Iterator[Record], begin: _Begin, moment: Moment, past: Past) -> Iterator[Record]:
+def _up_to(
+    engine: Engine, records: Iterator[Record], begin: _Begin, moment: Moment, built: BuiltState
+) -> Iterator[Record]:
     """The records up to a moment at which the checkpoint is whole; each is applied before the next is asked for. Raises
     `CheckpointError` if they end before it, or if it is over, and `_InPartError`."""
     versions, last, until = *moment, begin.until
     for record in records:
         if until is not None and record.end > until:
             break
-        if versions and _are_reached(engine, versions, past.position, begin.whole) and past.position >= begin.whole:
+        if versions and _are_reached(engine, versions, built.position, begin.whole) and built.position >= begin.whole:
             return
         if last is not None and record.end > last:
             return
         yield record
-        past.position = record.end
+        built.position = record.end
     ends = "ends" if until is None else "up to the next checkpoint ends"
-    if last is not None and last > past.position:
-        raise CheckpointError(f"the log {ends} at position {past.position}, before {last}")
-    if versions and not _are_reached(engine, versions, past.position, begin.whole):
+    if last is not None and last > built.position:
+        raise CheckpointError(f"the log {ends} at position {built.position}, before {last}")
+    if versions and not _are_reached(engine, versions, built.position, begin.whole):
         unknown = [name for name in versions if _version_of(engine, name) is None]
         if unknown:
             raise CheckpointError(f"there is no optimizer {unknown[0]!r}, {_known(engine)}")

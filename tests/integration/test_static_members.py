@@ -11,7 +11,7 @@ import torch
 
 import trainer_client as tc
 from ps_service.engine import Engine
-from ps_service.group.told_members import ToldMembers
+from ps_service.group.static_members import StaticMembers
 from ps_service.server import Server
 from ps_wire.errors import UnavailableError, UnknownNameError
 from tests import hosted_models
@@ -30,7 +30,7 @@ class Group(AsyncExitStack):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
-        self.told: dict[str, ToldMembers] = {}
+        self.told: dict[str, StaticMembers] = {}
         self.agents: dict[str, Agent] = {}
 
     async def start(self, name: str) -> Agent:
@@ -38,7 +38,7 @@ class Group(AsyncExitStack):
         await server.start()
         agent = self.agents[name] = Agent(server, Settings(reconnect_timeout=20.0))
         self.push_async_callback(agent.stop)
-        told = self.told[name] = ToldMembers(name)
+        told = self.told[name] = StaticMembers(name)
         for each in ("ps0", "ps1", ""):
             told.hear(each)
         await agent.join(Plan(is_owner=True, told=told), GroupPeers(agent))
@@ -75,7 +75,7 @@ async def test_hosted_code_calls_an_owner_that_comes_later_and_moves(tmp_path: P
 
 
 async def test_a_member_that_is_not_there_is_told_apart_from_one_that_is_not_known() -> None:
-    told = ToldMembers("ps0")
+    told = StaticMembers("ps0")
     for line in ("ps0", "ps1", "ps2=127.0.0.1:77", "ps2=nowhere", "p/s=127.0.0.1:1", "ps2"):
         told.hear(line)
     assert await told.find("ps2") == "127.0.0.1:77"
@@ -93,5 +93,5 @@ async def test_an_owner_that_is_told_nobody_does_not_join(tmp_path: Path) -> Non
     async with Server(Engine("ps0")) as server:
         agent = Agent(server, Settings())
         with pytest.raises(UnavailableError, match="'ps0' was not told the members of its group within 0 s"):
-            await agent.join(Plan(is_owner=True, seconds=0.0, told=ToldMembers("ps0")), GroupPeers(agent))
+            await agent.join(Plan(is_owner=True, seconds=0.0, told=StaticMembers("ps0")), GroupPeers(agent))
         await agent.withdraw(RuntimeError())

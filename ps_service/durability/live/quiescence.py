@@ -21,7 +21,7 @@ _SHORT_SECONDS: Final = 0.01
 """Seconds to wait for the lock of an optimizer while other requests wait."""
 
 
-class Stillness:
+class Quiescence:
     """The turn of the owner's log and the locks of some optimizers: what the log has up to its end is what their
     parameters have. `longest` is the longest of these times, in seconds. `code` is that of the last record before the
     latest of them."""

@@ -10,7 +10,7 @@ import torch
 from ps_service.tables.shard import TableShard
 from ps_service.tables.storage import BlockRows
 from ps_wire.errors import InvalidArgumentError, TooLargeError
-from ps_wire.tables.life import AfterSightings, Eviction, WithProbability
+from ps_wire.tables.lifecycle import AfterSightings, Eviction, WithProbability
 from ps_wire.tables.options import SGD, Adagrad, Constant, Normal
 from tests.ps_service.tables.conftest import MakeShard, train
 

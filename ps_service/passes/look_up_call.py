@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ps_service.tables.stand_in import AllRows
 
 
-class LookingCall(Borrower):
+class LookUpCall(Borrower):
     """A call whose code may look up in tables of this owner. If it is recorded, it belongs to the `context`, and the
     parameters of these `tables` are among its `leaves`, each with the number of `steps` when it first looked up there.
     The `marks` of the tables are from then. With a log, `uses_rows` notes that look-ups may add rows."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ps_wire.connections.assembler import Message
 
 
-class Pacing:
+class RateLimiting:
     """Counts the requests of one session. Used on the event loop.
 
     While one waits, no other is read from its stream. Those of one identity wait in the order in which they have come,

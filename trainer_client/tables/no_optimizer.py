@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from ps_wire.errors import PermissionDeniedError
 
 
-class Untrainable:
+class NoOptimizer:
     """Raises, whatever is asked of it, the error that the owner has given when it was asked for the optimizer."""
 
     everywhere: Any = None

@@ -7,20 +7,20 @@ import logging
 from typing import TYPE_CHECKING
 
 from ps_wire.errors import UnavailableError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 from ps_wire.v1.operations_pb2 import Member
 
 if TYPE_CHECKING:
-    from ps_service.group.told_members import ToldMembers
+    from ps_service.group.static_members import StaticMembers
     from ps_service.server import Server
 
 _log = logging.getLogger(__name__)
 
 
-class ToldEntry:
+class StaticEntry:
     """Keeps the directory of this process as it is told. Nobody is asked, and nobody is told anything from here."""
 
-    def __init__(self, server: Server, address: str, told: ToldMembers) -> None:
+    def __init__(self, server: Server, address: str, told: StaticMembers) -> None:
         self._name = server.engine.name
         self._directory = server.engine.directory
         self._address = address
@@ -47,7 +47,7 @@ class ToldEntry:
 
     async def end(self) -> None:
         """Follows no changes any more."""
-        self._told.when_changed = nothing
+        self._told.when_changed = noop
 
     def _mirror(self) -> None:
         self._directory.mirror(self._told.members(self._address))

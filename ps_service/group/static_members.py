@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ps_service.group.formation import MemberEntry
 from ps_wire.errors import UnavailableError, UnknownNameError
-from ps_wire.runtime.nothing import nothing
+from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ STDIN: Final = "stdin"
 _LINE: Final = re.compile(r"(?P<name>[\w.-]{1,127})(?:=(?P<address>\S+:\d{1,5}))?")
 
 
-class ToldMembers:
+class StaticMembers:
     """The owners of a group, of which this one has the name `own`.
 
     A line is `NAME`, or `NAME=HOST:PORT` for one that serves or has moved. The numbers of members follow the order in
@@ -33,7 +33,7 @@ class ToldMembers:
         self._own = own
         self._addresses: dict[str, str] = {}
         self._complete = asyncio.Event()
-        self.when_changed: Callable[[], object] = nothing
+        self.when_changed: Callable[[], object] = noop
 
     def hear(self, line: str) -> None:
         """Takes a line. One that cannot be read is reported, and changes nothing."""

@@ -11,13 +11,13 @@ from torch.optim import lr_scheduler
 
 from ps_service.hosting.objects import HostedObject
 from ps_service.hosting.registry import Registry
-from ps_service.metrics.census import KINDS, Census, kind_of
+from ps_service.metrics.object_counts import KINDS, ObjectCounts, kind_of
 from ps_service.parameters.locks import ParameterLocks
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.training.optimizers import Covered, HostedOptimizer
 from ps_service.training.schedulers import HostedScheduler
 from ps_wire.tables.options import SGD, Zeros
-from trainer_client.tables.wanted import Wanted
+from trainer_client.tables.table_spec import TableSpec
 
 TRAINER = b"t" * 16
 
@@ -26,8 +26,8 @@ class Shelf:
     """A registry, and objects to put there."""
 
     def __init__(self) -> None:
-        self.census = Census()
-        self.registry = Registry("ps0", self.census)
+        self.object_counts = ObjectCounts()
+        self.registry = Registry("ps0", self.object_counts)
         self.parameter_locks = ParameterLocks()
 
     def add(self, value: object, name: str = "") -> HostedObject:
@@ -42,15 +42,15 @@ class Shelf:
 
     def check(self) -> None:
         """Counts everything, and compares."""
-        census, objects = self.census, self.registry.objects()
+        object_counts, objects = self.object_counts, self.registry.objects()
         parameters = {
             id(each): each for hosted in objects for each in hosted.parameters.values() if not hosted.is_table
         }
-        assert census.parameters.elements == sum(each.numel() for each in parameters.values())
-        assert census.parameters.nbytes == sum(each.nbytes for each in parameters.values())
-        assert census.kinds == {kind: sum(kind_of(each.value) == kind for each in objects) for kind in KINDS}
+        assert object_counts.parameters.elements == sum(each.numel() for each in parameters.values())
+        assert object_counts.parameters.nbytes == sum(each.nbytes for each in parameters.values())
+        assert object_counts.kinds == {kind: sum(kind_of(each.value) == kind for each in objects) for kind in KINDS}
         named = {each.name: each.value for each in objects if each.name and isinstance(each.value, HostedOptimizer)}
-        assert census.optimizers == named
+        assert object_counts.optimizers == named
 
 
 @pytest.fixture
@@ -66,16 +66,16 @@ def test_every_kind_is_told_apart(shelf: Shelf) -> None:
     shelf.add(torch.ones(3))
     shelf.add(nn.Parameter(torch.ones(3)))
     shelf.add({"a": 1})
-    settings = Wanted("items", 2, None, torch.float32, Zeros(), SGD(), 0, None, (), None).settings(["ps0"])
+    settings = TableSpec("items", 2, None, torch.float32, Zeros(), SGD(), 0, None, (), None).settings(["ps0"])
     table = HostedTable(**settings)
     shelf.add(table, "items")
-    census = shelf.census
-    assert census.kinds == {"module": 1, "optimizer": 1, "scheduler": 1, "table": 1, "tensor": 2, "other": 1}
+    object_counts = shelf.object_counts
+    assert object_counts.kinds == {"module": 1, "optimizer": 1, "scheduler": 1, "table": 1, "tensor": 2, "other": 1}
     # Rows of tables come and go, and are no parameters.
-    assert (census.parameters.elements, census.parameters.nbytes) == (11, 44)
-    assert census.optimizers == {"opt": optimizer} and census.tables == {"items": table}
+    assert (object_counts.parameters.elements, object_counts.parameters.nbytes) == (11, 44)
+    assert object_counts.optimizers == {"opt": optimizer} and object_counts.tables == {"items": table}
     shelf.registry.delete("items")
-    assert not census.tables and not census.kinds["table"]
+    assert not object_counts.tables and not object_counts.kinds["table"]
     shelf.check()
 
 
@@ -83,11 +83,11 @@ def test_shared_parameters_count_once_until_the_last_object_is_gone(shelf: Shelf
     inner = nn.Linear(3, 2, dtype=torch.float64)
     shelf.add(nn.Sequential(inner, nn.Linear(2, 2)), "outer")
     shelf.add(inner, "inner")
-    assert (shelf.census.parameters.elements, shelf.census.parameters.nbytes) == (14, 8 * 8 + 6 * 4)
+    assert (shelf.object_counts.parameters.elements, shelf.object_counts.parameters.nbytes) == (14, 8 * 8 + 6 * 4)
     shelf.registry.delete("outer")
-    assert (shelf.census.parameters.elements, shelf.census.parameters.nbytes) == (8, 64)
+    assert (shelf.object_counts.parameters.elements, shelf.object_counts.parameters.nbytes) == (8, 64)
     shelf.registry.delete("inner")
-    assert (shelf.census.parameters.elements, shelf.census.parameters.nbytes) == (0, 0)
+    assert (shelf.object_counts.parameters.elements, shelf.object_counts.parameters.nbytes) == (0, 0)
     shelf.check()
 
 
@@ -97,12 +97,12 @@ def test_objects_that_go_with_their_last_handle_and_come_back_are_counted(shelf:
     shelf.registry.grant(TRAINER, hosted)
     shelf.check()
     shelf.registry.revoke(TRAINER, [hosted.ref.object_id])
-    assert shelf.census.parameters.elements == 8
+    assert shelf.object_counts.parameters.elements == 8
     shelf.registry.forget(TRAINER)
-    assert shelf.census.parameters.elements == 0
+    assert shelf.object_counts.parameters.elements == 0
     shelf.registry.restore(hosted)
     shelf.registry.restore(hosted)
-    assert shelf.census.kinds["module"] == 1
+    assert shelf.object_counts.kinds["module"] == 1
     shelf.check()
 
 
@@ -111,7 +111,7 @@ def test_an_optimizer_goes_with_its_module(shelf: Shelf) -> None:
     shelf.registry.bind(shelf.add(shelf.optimizer_of(net), "opt"), [net])
     shelf.registry.delete("net")
     shelf.check()
-    assert shelf.census.optimizers == {}
+    assert shelf.object_counts.optimizers == {}
 
 
 def test_whatever_comes_and_goes_the_numbers_are_right(shelf: Shelf) -> None:
