@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 import trainer_client as tc
 from benchmarks.restarts import serve
 from ps_service.cli import probe
+from ps_service.launch.ports import ReservedPort
 from ps_wire.v1.operations_pb2 import CheckpointRequest
 
 MB: Final = 1_000_000
@@ -58,8 +60,8 @@ async def restart(state: int, log: int) -> Restart:
     Raises:
         RuntimeError: It does not start.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        owner = await serve(folder, "127.0.0.1:0", *_FLAGS)
+    with tempfile.TemporaryDirectory() as folder, closing(ReservedPort()) as port:
+        owner = await serve(folder, port.address, *_FLAGS)
         async with tc.connect(owner.address, reconnect_timeout=300, timeout=300) as ps:
             layers = max(1, state // (2 * _LAYER_BYTES))
             nets = [await ps.module(nn.Linear, _WIDTH, _WIDTH, name=f"layer{i}") for i in range(layers)]

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -24,6 +25,7 @@ from rich.table import Table
 from torch import nn
 
 import trainer_client as tc
+from ps_service.launch.ports import ReservedPort
 from ps_wire.limits import MIB
 
 _WIDTH = 1024
@@ -48,8 +50,8 @@ class Pause:
 
 async def pause(mib: int) -> Pause:
     """Restarts an owner with `mib` MiB of parameters, and twice as much state of Adam."""
-    with tempfile.TemporaryDirectory() as folder:
-        owner = await serve(folder, "127.0.0.1:0")
+    with tempfile.TemporaryDirectory() as folder, closing(ReservedPort()) as port:
+        owner = await serve(folder, port.address)
         async with tc.connect(owner.address, reconnect_timeout=300, timeout=300) as ps:
             layers = max(1, mib * MIB // (4 * _WIDTH * _WIDTH))
             nets = [await ps.module(nn.Linear, _WIDTH, _WIDTH, name=f"layer{i}") for i in range(layers)]
