@@ -60,6 +60,20 @@ class WritingLate(nn.Module):
 
 
 @hosted
+class Locking(nn.Module):
+    """It has a part with a lock, which cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 2)])
+        self.layers[0].guard = threading.Lock()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layers[0](x)
+        return y
+
+
+@hosted
 class Drawing(nn.Module):
     """It has a generator of its own."""
 

@@ -163,8 +163,21 @@ def _copied(engine: Engine, hosted: HostedObject, tables: Mapping[str, PinnedPar
                 copied = copy.deepcopy(hosted.value, {id(each): _pinned(each, engine.name, tables) for each in inside})
         copied.load_state_dict(state_of(engine, hosted))
     except Exception as error:  # hosted classes may do anything when they are copied
-        raise InvalidArgumentError(f"{hosted} cannot be kept in a snapshot: {error}") from error
+        what = "" if isinstance(error, InvalidArgumentError) else _uncopied(hosted.value)
+        raise InvalidArgumentError(f"{hosted} cannot be kept in a snapshot: {what}{error}") from error
     return copied
+
+
+def _uncopied(module: nn.Module) -> str:
+    """Says which attribute of a module cannot be copied."""
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            try:
+                copy.deepcopy(value)
+            except Exception:
+                if attribute != "_modules":  # those have their turn
+                    return f"{name + '.' if name else ''}{attribute} cannot be copied: "
+    return ""
 
 
 def _pinned(table: TableRef, owner: str, tables: Mapping[str, PinnedPart]) -> PinnedTableRef:

@@ -42,3 +42,12 @@ async def test_a_late_write_to_parameters_is_no_wrong_result(tmp_path: Path) -> 
                 await other.read(each)
         with pytest.raises(tc.errors.RemoteError, match="has to be made again"):
             await other.state_dict()
+
+
+async def test_the_attribute_that_cannot_be_copied_is_named(tmp_path: Path) -> None:
+    async with Owner(tmp_path, modules=[snapshot_models]) as owner, tc.connect(owner.address) as ps:
+        net = await ps.module("tests.snapshot_models.Locking", name="net")
+        with pytest.raises(
+            tc.errors.InvalidArgumentError, match=r"snapshot: layers\.0\.guard cannot be copied: cannot pickle"
+        ):
+            await ps.snapshot("a", [net])
