@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 from ps_wire.close_names import suggesting
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_finite, check_whole
+from ps_wire.shown import shown
 
 Reduce = Literal["mean", "sum"]
 Late = Literal["drop", "next"]
@@ -181,11 +182,11 @@ def check(policy: Any) -> None:
     """Raises `InvalidArgumentError` if this is no policy."""
     if not isinstance(policy, Policy):
         known = ", ".join(f"{each.__name__}(…)" for each in _POLICIES.values())
-        raise InvalidArgumentError(f"a policy is one of {known}, not {policy!r}")
+        raise InvalidArgumentError(f"a policy is one of {known}, not {shown(policy)}")
     stale = getattr(policy, "stale", None)
     if stale is not None and not isinstance(stale, Stale):
         known = ", ".join(f"{each.__name__}(…)" for each in _STALE.values())
-        raise InvalidArgumentError(f"stale= is one of {known}, not {stale!r}")
+        raise InvalidArgumentError(f"stale= is one of {known}, not {shown(stale)}")
 
 
 def to_plain(policy: Policy | Stale) -> dict[str, Any]:
@@ -208,7 +209,7 @@ def from_plain(values: Any) -> Policy:
 
 def _made(values: Any, classes: dict[str, Any], what: str) -> Any:
     if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
-        raise InvalidArgumentError(f"a {what} is a dictionary with its kind, not {values!r}")
+        raise InvalidArgumentError(f"a {what} is a dictionary with its kind, not {shown(values)}")
     cls = classes.get(values["kind"])
     if cls is None:
         known = ", ".join(classes)
@@ -227,4 +228,4 @@ def _made(values: Any, classes: dict[str, Any], what: str) -> Any:
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InvalidArgumentError(f"{name} is {' or '.join(map(repr, choices))}, not {value!r}")
+        raise InvalidArgumentError(f"{name} is {' or '.join(map(repr, choices))}, not {shown(value)}")

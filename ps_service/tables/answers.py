@@ -10,6 +10,7 @@ from ps_service.tables.checks import checked_ids
 from ps_wire.compression.codec import is_description
 from ps_wire.compression.registry import check_suitable_for_rows, codec_named, encode
 from ps_wire.errors import InvalidArgumentError, TooLargeError
+from ps_wire.shown import shown
 
 if TYPE_CHECKING:
     from ps_service.tables.shard import Block, TableShard
@@ -29,7 +30,7 @@ def sent(block: Block, state: bool, codec: Any) -> dict[str, Any]:
     parts: dict[str, Any] = {name: each for name, each in block.items() if state or not name.startswith("state.")}
     if codec is not None:
         if not isinstance(codec, tuple | list) or len(codec) != 2 or not is_description(*codec):
-            raise InvalidArgumentError(f"a codec is given by its name and parameters, not {codec!r}")
+            raise InvalidArgumentError(f"a codec is given by its name and parameters, not {shown(codec)}")
         made = codec_named(*codec)
         check_suitable_for_rows(made)
         parts["values"] = encode(made, block["values"])
@@ -49,7 +50,9 @@ def ids_to_read(shard: TableShard, ids: Any) -> torch.Tensor:
 def check_begin(begin: Any) -> None:
     """Raises `InvalidArgumentError` for what is no place to read rows from."""
     if type(begin) is not int or not 0 <= begin < _MOST_BEGIN:
-        raise InvalidArgumentError(f"rows are read from a number on that the last call has returned, not {begin!r}")
+        raise InvalidArgumentError(
+            f"rows are read from a number on that the last call has returned, not {shown(begin)}"
+        )
 
 
 def plain(version: RowsVersion) -> tuple[int, int]:

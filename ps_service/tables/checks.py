@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.shown import shown
 
 WEIGHT_DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -90,4 +91,4 @@ def check_size(name: str, value: int | None, most: int) -> None:
     if value is None and name != "dim":
         return
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise InvalidArgumentError(f"{name} is a whole number from 1 to {most:,}, not {value!r}")
+        raise InvalidArgumentError(f"{name} is a whole number from 1 to {most:,}, not {shown(value)}")

@@ -18,6 +18,7 @@ from ps_service.tables.stand_in import AllRows, LookUp, Pool
 from ps_wire.decorators import hosted, remote
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from ps_wire.runtime.locks import ReportingLock
+from ps_wire.shown import shown
 from ps_wire.tables import lifecycle, options
 from ps_wire.tables.routing import Routing
 
@@ -110,7 +111,7 @@ class Restores:
 
     def _check(self, number: int) -> None:
         if type(number) is not int or number <= 0:
-            raise InvalidArgumentError(f"the number of a restore is a whole number above 0, not {number!r}")
+            raise InvalidArgumentError(f"the number of a restore is a whole number above 0, not {shown(number)}")
         if number < self.latest:
             raise InvalidArgumentError(
                 f"another restore of {self._title} has begun meanwhile, and has removed the rows of this one: the "
@@ -241,7 +242,7 @@ class HostedTable(ReadTable):
             )
         if share is not None:
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-                raise InvalidArgumentError(f"the share of rows to evict is above 0 and at most 1, not {share!r}")
+                raise InvalidArgumentError(f"the share of rows to evict is above 0 and at most 1, not {shown(share)}")
             with self.shard.lock:
                 self.check_mark(mark)
                 gone = self.shard.evict(int(share * self.shard.size), dry_run=dry_run)
@@ -346,5 +347,5 @@ def _is_plain(name: Any, value: Any) -> bool:
 def _option(plain: Any, kinds: Any, what: str) -> Any:
     found = options.from_plain(plain)
     if not isinstance(found, kinds):
-        raise InvalidArgumentError(f"{what} of a table is not {found!r}")
+        raise InvalidArgumentError(f"{what} of a table is not {shown(found)}")
     return found

@@ -23,6 +23,7 @@ from ps_service.tables.slot_changes import SlotChanges
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.decorators import remote
 from ps_wire.errors import InvalidArgumentError, RowsMovedError
+from ps_wire.shown import shown
 from ps_wire.tables.routing import CLOSED, LONGEST_CLOSED, SLOTS, Routing, slots_of
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ class MovingTable(RowsOfTable):
         arrive by another move than this one. Returns where to go on; None at the end."""
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise InvalidArgumentError(
-                f"rows are removed from a number on that the last call has returned, not {begin!r}"
+                f"rows are removed from a number on that the last call has returned, not {shown(begin)}"
             )
         with self.shard.lock:
             block, following = ids_between(self.shard, begin, TURN_ROWS)
@@ -253,7 +254,9 @@ class MovingTable(RowsOfTable):
     def close(self, move: str, seconds: float) -> None:
         """Closes the table for some seconds: no pass may begin to use its rows, and nothing else changes them."""
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_CLOSED:
-            raise InvalidArgumentError(f"a table is closed for at most {LONGEST_CLOSED:g} seconds, not {seconds!r}")
+            raise InvalidArgumentError(
+                f"a table is closed for at most {LONGEST_CLOSED:g} seconds, not {shown(seconds)}"
+            )
         leaving = self._left_by(move)
         with self.shard.lock:
             leaving.closed_until, leaving.quiet = time.monotonic() + seconds, False

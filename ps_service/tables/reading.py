@@ -11,6 +11,7 @@ from ps_service.tables.moving import MovingTable
 from ps_service.tables.row_reading import rows_at, values_with, without_rows
 from ps_wire.decorators import remote
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.shown import shown
 from ps_wire.tables.versions import RowsVersion
 
 if TYPE_CHECKING:
@@ -89,5 +90,5 @@ class ReadTable(MovingTable):
 
 def _version(plain: Any) -> RowsVersion:
     if not isinstance(plain, tuple | list) or len(plain) != 2 or not all(type(each) is int for each in plain):
-        raise InvalidArgumentError(f"a version of rows is an epoch and a number, not {plain!r}")
+        raise InvalidArgumentError(f"a version of rows is an epoch and a number, not {shown(plain)}")
     return RowsVersion(*plain)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ps_service.training.copies import copied
 from ps_wire.decorators import remote
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.shown import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +60,7 @@ class HostedScheduler:
                 raise InvalidArgumentError(f"a state of this scheduler has {sorted(known)}, not {sorted(state)}")
             for key, value in state.items():
                 if not _is_like(value, known[key]):
-                    raise InvalidArgumentError(f"{key!r} of a scheduler's state cannot be {value!r}")
+                    raise InvalidArgumentError(f"{key!r} of a scheduler's state cannot be {shown(value)}")
             # A Counter, as in MultiStepLR, is sent as a dict.
             self.scheduler.load_state_dict(
                 {key: Counter(value) if isinstance(known[key], Counter) else value for key, value in state.items()}

@@ -39,6 +39,7 @@ def pack(tensor: torch.Tensor, message: values_pb2.Tensor, payload: PayloadWrite
         and type(tensor) is torch.Tensor
         and not tensor.is_neg()
         and tensor.numel()
+        and tensor.dim() <= _MOST_NUMPY_DIMENSIONS
         # A copy by torch changes bools whose byte is neither 0 nor 1.
         and (dtype is not torch.bool or tensor.is_contiguous())
     ):

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
+from ps_wire.shown import shown
 
 
 def fraction(value: Any) -> None:
     """Checks that a parameter is above 0 and at most 1."""
     if type(value) not in (int, float) or not 0 < value <= 1:
-        raise InvalidArgumentError(f"the fraction to send is above 0 and at most 1, not {value!r}")
+        raise InvalidArgumentError(f"the fraction to send is above 0 and at most 1, not {shown(value)}")
 
 
 def share(part: float, numel: int) -> int:

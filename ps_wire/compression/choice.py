@@ -12,6 +12,7 @@ from ps_wire.compression.codec import Codec
 from ps_wire.compression.registry import codec_named
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_whole
+from ps_wire.shown import shown
 
 DEFAULT: Final = "default"
 """The key of the codec for parameters that no pattern matches."""
@@ -86,4 +87,4 @@ def _codec_of(entry: Codec | str | None) -> Codec | None:
         return entry
     if isinstance(entry, str):
         return codec_named(entry)
-    raise InvalidArgumentError(f"{entry!r} is no codec, no name of one, and not None")
+    raise InvalidArgumentError(f"{shown(entry)} is no codec, no name of one, and not None")

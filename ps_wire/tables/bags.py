@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.shown import shown
 
 MODES = ("sum", "mean", "max")
 """How the rows of a bag are pooled."""
@@ -70,7 +71,7 @@ def checked_ids(ids: torch.Tensor, rows: int | None, name: str) -> torch.Tensor:
 def check_mode(mode: str) -> None:
     """Raises `InvalidArgumentError` if there is no such mode of pooling."""
     if mode not in MODES:
-        raise InvalidArgumentError(f"the rows of a bag are pooled by one of {', '.join(MODES)}, not {mode!r}")
+        raise InvalidArgumentError(f"the rows of a bag are pooled by one of {', '.join(MODES)}, not {shown(mode)}")
 
 
 def make_bags(
@@ -98,7 +99,7 @@ def make_bags(
     if padding_idx is not None:
         is_id = isinstance(padding_idx, int) and not isinstance(padding_idx, bool)
         if not is_id or not -(1 << 63) <= padding_idx < 1 << 63:
-            raise InvalidArgumentError(f"padding_idx is an id, an int64, and not {padding_idx!r}")
+            raise InvalidArgumentError(f"padding_idx is an id, an int64, and not {shown(padding_idx)}")
         chosen = made.ids != padding_idx
         if not chosen.all():
             made = made.some(chosen)
@@ -128,6 +129,6 @@ def _with_offsets(
 
 def _check_weights(ids: torch.Tensor, weights: torch.Tensor, mode: str) -> None:
     if mode != "sum":
-        raise InvalidArgumentError(f"per_sample_weights go with mode='sum' only, not {mode!r}")
+        raise InvalidArgumentError(f"per_sample_weights go with mode='sum' only, not {shown(mode)}")
     if not isinstance(weights, torch.Tensor) or not weights.is_floating_point() or weights.shape != ids.shape:
         raise InvalidArgumentError("per_sample_weights are floating point numbers in the shape of the ids")

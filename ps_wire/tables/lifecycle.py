@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from ps_wire.close_names import suggesting
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_finite, check_seconds, check_whole
+from ps_wire.shown import shown
 
 By = Literal["least_recent", "least_frequent", "smallest_norm"]
 
@@ -91,7 +92,7 @@ class Eviction:
             check_seconds("ttl", self.ttl)
         if self.at_capacity not in (None, "least_recent", "least_frequent", "smallest_norm"):
             raise InvalidArgumentError(
-                f'at_capacity is "least_recent", "least_frequent" or "smallest_norm", not {self.at_capacity!r}'
+                f'at_capacity is "least_recent", "least_frequent" or "smallest_norm", not {shown(self.at_capacity)}'
             )
         check_finite("share", self.share, 0, 1)
         check_seconds("spare", self.spare)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 from ps_wire.close_names import hint, suggesting
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_finite, check_whole
+from ps_wire.shown import shown
 from ps_wire.tables.lifecycle import Admission, AfterSightings, Eviction, WithProbability
 
 
@@ -300,7 +301,7 @@ def _plain(kind: Any, value: Any) -> Any:
 def from_plain(values: Any) -> Any:
     """The option of such a dictionary. Raises `InvalidArgumentError` if it describes none."""
     if not isinstance(values, dict) or not isinstance(values.get("kind"), str):
-        raise InvalidArgumentError(f"an option of a table is a dictionary with its kind, not {values!r}")
+        raise InvalidArgumentError(f"an option of a table is a dictionary with its kind, not {shown(values)}")
     cls = _KINDS.get(values["kind"])
     if cls is None:
         close = hint(values["kind"], _KINDS)
@@ -331,7 +332,7 @@ def _check_accumulator(option: Any) -> None:
 def _check_betas(option: Any) -> None:
     betas = option.betas
     if not isinstance(betas, tuple) or len(betas) != 2:
-        raise InvalidArgumentError(f"betas is a tuple of two numbers, not {betas!r}")
+        raise InvalidArgumentError(f"betas is a tuple of two numbers, not {shown(betas)}")
     for beta in betas:
         check_finite("each of betas", beta, 0.0, below=1.0)
     check_finite("eps", option.eps, 0.0)

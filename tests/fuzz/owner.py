@@ -101,9 +101,9 @@ class FuzzedOwner:
         return found
 
     def clean(self, kept: str) -> None:
-        """Deletes named objects, but for those whose names begin so."""
-        metadata = (("ps-trainer", "f" * 32),)
-        for each in self.status().objects:
+        """Deletes named objects and optimizers, but for those whose names begin so."""
+        metadata, status = (("ps-trainer", "f" * 32),), self.status()
+        for each in (*status.objects, *status.optimizers):
             if each.name and not each.name.startswith(kept):
                 try:
                     self._stub.Delete(pb.DeleteRequest(name=each.name), timeout=PATIENCE, metadata=metadata)

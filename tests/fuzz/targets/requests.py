@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from ps_service.engine import Engine
 from ps_service.requests.execution import answer
 from ps_service.requests.operations import OPERATIONS
-from ps_wire.errors import InternalError
+from ps_wire.errors import DeadlineExceededError, InternalError
 from ps_wire.limits import MIB, Limits
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Request
@@ -68,7 +68,9 @@ class Owner:
         """The reply, and whether anything has changed."""
         result = self._runner.run(answer(self._engine, ANNA, OPERATIONS[operation], message, None, 0.2, embed=True))
         changed = self._snapshot() != self._before
-        if changed or len(self._engine.contexts) > 20:
+        # What was given up may still run, and change something later.
+        runs_on = result.reply.error.code == DeadlineExceededError.code
+        if changed or runs_on or len(self._engine.contexts) > 20:
             self._engine.close()
             self._fill()
         return result.reply, changed

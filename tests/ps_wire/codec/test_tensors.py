@@ -137,6 +137,14 @@ def test_contiguous_tensors_are_not_copied_to_be_sent() -> None:
     assert np.frombuffer(payload.chunks[-1], np.float32).sum() == 1000
 
 
+@pytest.mark.parametrize("dimensions", [0, 32, 33, 64, 65, 100])
+def test_tensors_have_any_number_of_dimensions(dimensions: int) -> None:
+    tensor, payload = torch.tensor([1.5, 2.5]).view(*[1] * dimensions, 2), PayloadWriter()
+    message = Encoder(payload).encode(tensor)
+    arrived = Decoder(PayloadReader(joined(payload.chunks, payload.nbytes))).decode(message)
+    assert arrived.shape == tensor.shape and arrived.view(-1).tolist() == [1.5, 2.5]
+
+
 @pytest.mark.parametrize("inline", [False, True])
 def test_arrived_tensors_can_be_written_to_and_share_nothing_with_each_other(inline: bool) -> None:
     payload = None if inline else PayloadWriter()
