@@ -64,8 +64,8 @@ class ModuleFile:
 class Manifest:
     """One version of an export.
 
-    `export` is a random name of the export: versions of another one begin anew with 1. `as_of` is a time in seconds
-    since 1970: every step that was acknowledged before is part of it.
+    `export` is a random name of the program that has written it, and stands in the names of its files. `as_of` is a
+    time in seconds since 1970: every step that was acknowledged before is part of it.
     """
 
     version: int
@@ -116,7 +116,7 @@ def versions(folder: Path) -> list[int]:
 
 
 class Latest(NamedTuple):
-    """The newest version, the name of its export, and a time at which it still was what the owners had."""
+    """The newest version, the name of what has written it, and a time at which it still was what the owners had."""
 
     version: int
     export: str

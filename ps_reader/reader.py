@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from pathlib import Path
@@ -32,6 +33,9 @@ class Reader:
         self._pinned: Version | None = None
         self._failure: ExportError | None = None
         self._closed = threading.Event()
+        # Looks are numbered, so that one that took longer does not take the place of a later one.
+        self._looks = itertools.count(1)
+        self._last_look = 0
         self._newest, self._as_of = self._read_latest()
         self._thread = threading.Thread(target=self._follow, name="ps-reader", daemon=True)
         self._thread.start()
@@ -79,13 +83,15 @@ class Reader:
 
     def refresh(self) -> Version:
         """Looks for a new version now, and returns the current one. Raises `ExportError` if it cannot be read."""
+        look = next(self._looks)
         version, export, as_of = layout.latest(self._folder)
         newest = self._newest
         if (version, export) != (newest.number, newest.export):
             newest, as_of = self._read_latest()
         with self._changed:
-            self._newest, self._as_of = newest, as_of
-            self._changed.notify_all()
+            if look > self._last_look:
+                self._newest, self._as_of, self._last_look = newest, as_of, look
+                self._changed.notify_all()
         return self.current
 
     def wait_for(self, version: int, timeout: float | None = None) -> Version:

@@ -18,7 +18,7 @@ BF16: Final = "BF16"
 
 _DTYPES: Final = {
     **{"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1"},
-    **{"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1", BF16: "<u2"},
+    **{"U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "|u1", "BOOL": "|b1", "C64": "<c8", BF16: "<u2"},
 }
 """Dtypes of the format in numpy. That of bfloat16 has the bits only."""
 
@@ -32,8 +32,8 @@ class TensorFile:
     readable after they were removed.
 
     Attributes:
-        arrays: By name. They are read-only.
-        dtypes: By name, as the format calls them.
+        arrays: By name. They are read-only. Those of a dtype that numpy does not know, such as float8, are left out.
+        dtypes: By name, as the format calls them; also of those that are left out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +45,8 @@ class TensorFile:
             header: dict[str, Any] = json.loads(bytes(held[8 : 8 + size]))
             header.pop("__metadata__", None)
             self.dtypes: dict[str, str] = {name: each["dtype"] for name, each in header.items()}
-            self.arrays = {name: _array(held, 8 + size, each) for name, each in header.items()}
+            known = {name: each for name, each in header.items() if each["dtype"] in _DTYPES}
+            self.arrays = {name: _array(held, 8 + size, each) for name, each in known.items()}
         except FileNotFoundError:
             raise
         except OSError as error:

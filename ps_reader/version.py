@@ -30,7 +30,7 @@ class Version:
 
     Attributes:
         number: Its number. Later ones are larger.
-        export: The random name of the export. If the folder was emptied and written anew, it is another one.
+        export: The random name of the program that has written it. Another one that goes on has another name.
         as_of: Every step that was acknowledged before this time, in seconds since 1970, is part of it.
         tables: By name.
         files: All of its files, by name.
@@ -80,13 +80,15 @@ class Version:
         share the pages of the file; those of bfloat16 are copies in float32. With torch,
         `load_state_dict({name: torch.tensor(each) for name, each in ....items()})` takes them.
 
-        Raises `ExportError` if there is no such module.
+        Raises `ExportError` if there is no such module, or numpy has no dtype for one of its tensors.
         """
         if name not in self._modules:
             raise ExportError(
                 f"version {self.number} has no module {name!r}; it has {', '.join(self.modules) or 'none'}"
             )
         file = self._modules[name]
+        for key in file.dtypes.keys() - file.arrays.keys():
+            raise ExportError(f"{key} of module {name!r} is of the dtype {file.dtypes[key]}, which numpy does not have")
         return {key: as_numbers(each, file.dtypes[key]) for key, each in file.arrays.items()}
 
     def __repr__(self) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import trainer_client as tc
+from tests import export_models
+from tests.integration.restarting import Owner
 
 IDS = torch.arange(50)
 
@@ -109,7 +112,9 @@ async def test_callers_of_a_module_share_a_batch(ps: tc.Client, counted: Callabl
     reader, before = ps.reader(net, window_ms=50), counted()
     asked = [torch.randn(number + 1, 3) for number in range(6)]
     results = await asyncio.gather(*map(reader, asked))
-    assert counted() == before + 1
+    assert counted() == before + 2, "the first has told whether results have a row for each sample"
+    await asyncio.gather(*map(reader, asked))
+    assert counted() == before + 3
     for x, result in zip(asked, results, strict=True):
         torch.testing.assert_close(result, await net.read(x))
     # Other shapes cannot be one batch.
@@ -122,7 +127,7 @@ async def test_results_that_are_several_are_divided(ps: tc.Client, counted: Call
     reader, before = ps.reader(net, window_ms=50), counted()
     asked = [(torch.randn(2, 5, 4),) * 3 for _ in range(3)]
     results = await asyncio.gather(*(reader(*each) for each in asked))
-    assert counted() == before + 1
+    assert counted() == before + 2
     for inputs, found in zip(asked, results, strict=True):
         torch.testing.assert_close(found, await net.read(*inputs))
 
@@ -133,6 +138,21 @@ async def test_results_that_cannot_be_divided_are_asked_for_alone(ps: tc.Client)
     asked = [torch.randn(2, 5, 3) for _ in range(3)]
     for x, found in zip(asked, await asyncio.gather(*map(reader, asked)), strict=True):
         torch.testing.assert_close(found, await net.read(x))
+
+
+@pytest.mark.parametrize(
+    "rounds", [[[2], [2, 3], [2, 2], [1, 3]], [[1, 3], [1, 1]], [[2, 2], [1, 1, 1, 1]], [[4, 0], [0, 4]]], ids=str
+)
+async def test_what_has_as_many_rows_as_a_batch_by_chance_is_not_divided(
+    tmp_path: Path, rounds: list[list[int]]
+) -> None:
+    async with Owner(tmp_path, modules=[export_models]) as owner, tc.connect(owner.address) as ps:
+        reader = ps.reader(await ps.module("tests.export_models.WithClasses", name="net"), window_ms=50)
+        for sizes in rounds:
+            for size, (scores, classes) in zip(
+                sizes, await asyncio.gather(*(reader(torch.zeros(each, 2)) for each in sizes)), strict=True
+            ):
+                assert scores.shape == (size, 4) and classes.tolist() == [0, 1, 2, 3]
 
 
 def test_threads_of_a_blocking_client_share_requests() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -165,7 +166,7 @@ def test_old_versions_and_their_files_go_and_stay_readable_for_who_has_them() ->
         for version in reader.versions():
             used |= layout.read_manifest(world.path, version).files()
         there = {each.name for each in world.path.iterdir()}
-        assert there == used | {"version-6.json", "version-7.json", "latest.json", ".lock"}
+        assert there == used | {"version-6.json", "version-7.json", "latest.json", ".lock", ".unfinished"}
 
 
 def test_the_number_of_a_version_that_a_killed_program_has_not_told_of_is_not_given_twice(
@@ -188,6 +189,52 @@ def test_the_number_of_a_version_that_a_killed_program_has_not_told_of_is_not_gi
             world.check(reader.rollback(2))
 
 
+def test_a_folder_put_back_to_an_earlier_copy_gives_no_rows_of_later_ones(tmp_path: Path) -> None:
+    with worlds() as world:
+        world.do("whole", [1], [])
+        world.folder.close()
+        shutil.copytree(world.path, tmp_path / "copy")
+        world.begin()
+        world.do("whole", [2], [])
+        with ps_reader.open(world.path, every=3600) as reader:
+            world.check(reader.current)
+            world.folder.close()
+            shutil.rmtree(world.path)
+            shutil.copytree(tmp_path / "copy", world.path)
+            world.begin()
+            world.do("whole", [3], [])
+            assert world.version == reader.current.number == 2
+            world.check(reader.refresh())
+
+
+def test_what_a_killed_program_was_writing_is_removed() -> None:
+    with worlds() as world:
+        world.do("whole", [1], [])
+        world.folder.close()
+        (world.path / ".unfinished" / ".tmpdI699R").write_bytes(b"as the library of safetensors calls it")
+        world.begin()
+        assert not list((world.path / ".unfinished").iterdir())
+        world.do("whole", [2], [])
+        world.read()
+
+
+def test_a_look_that_took_longer_takes_no_place_of_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with worlds() as world:
+        world.do("whole", [1], [])
+        with ps_reader.open(world.path, every=3600) as reader:
+            latest = layout.latest
+
+            def slow(path: Path) -> layout.Latest:
+                told = latest(path)
+                monkeypatch.setattr(layout, "latest", latest)
+                world.do("whole", [2], [])
+                assert reader.refresh().number == 2
+                return told
+
+            monkeypatch.setattr(layout, "latest", slow)
+            assert reader.refresh().number == 2
+
+
 def test_a_reader_takes_new_versions_by_itself() -> None:
     with worlds() as world:
         world.do("whole", [1], [])
@@ -196,6 +243,21 @@ def test_a_reader_takes_new_versions_by_itself() -> None:
             world.check(reader.wait_for(2, timeout=60))
             with pytest.raises(TimeoutError, match="version 3 has not come"):
                 reader.wait_for(3, timeout=0.01)
+
+
+def test_changes_that_come_faster_than_they_are_read_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exported_table, "PART_BYTES", 1)
+    monkeypatch.setattr(exported_table, "LEAST_CHANGED", 4)
+    with worlds() as world:
+        ids = list(range(8))
+        world.do("whole", ids, [])
+        most = 0
+        for _ in range(50):
+            world.do("piece", ids, [])
+            most = max(most, len(list(world.path.glob("items-*"))))
+        assert most <= 6
+        world.do("whole", ids[:2], [7])
+        world.read()
 
 
 def test_a_row_is_read_without_a_copy() -> None:
@@ -223,8 +285,8 @@ def test_a_folder_that_was_emptied_and_written_anew_is_another_export() -> None:
             held = reader.current
             before = dict(world.at[2])
             world.folder.close()
-            for each in world.path.iterdir():
-                each.unlink()
+            shutil.rmtree(world.path)
+            world.path.mkdir()
             with pytest.raises(ps_reader.ExportError, match="has no export yet"):
                 reader.refresh()
             world.at.clear()

@@ -26,7 +26,7 @@ def test_values_that_have_no_repr_are_shown_by_their_type() -> None:
             repr(each)
         assert shown(each) == "a value of the type Tensor"
         for wrong in (each, {"kind": each}, [each]):
-            with pytest.raises(InvalidArgumentError, match="a policy is a dictionary with its kind, not a value of the"):
+            with pytest.raises(InvalidArgumentError, match="with its kind, not a value of the type"):
                 policies.from_plain(wrong)
 
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +25,9 @@ from ps_wire.runtime.locks import ReportingLock
 from trainer_client.tables.files import pyarrow_modules
 
 _LOCK: Final = ".lock"
+_UNFINISHED: Final = ".unfinished"
+"""The folder inside it with files that are being written, also by the library of safetensors."""
+
 _OWN: Final = re.compile(
     r"\.?(version-\d+\.json|latest\.json|[\w.-]+-[0-9a-f]{8}-[0-9a-f]{12}-\d+\.(safetensors|parquet))"
 )
@@ -65,6 +69,8 @@ class Folder:
         self._lock = -1
         self._count = 0
         self._export = ""
+        # That of the newest version, which another program may have written.
+        self._newest_export = ""
         try:
             from safetensors.torch import save_file
         except ImportError:
@@ -82,7 +88,8 @@ class Folder:
 
     def _opened(self) -> Manifest | None:
         self.path.mkdir(parents=True, exist_ok=True)
-        if strange := sorted(each for each in os.listdir(self.path) if each != _LOCK and not _OWN.fullmatch(each)):
+        there = set(os.listdir(self.path)) - {_LOCK, _UNFINISHED}
+        if strange := sorted(each for each in there if not _OWN.fullmatch(each)):
             raise InvalidArgumentError(
                 f"{self.path} has {strange[0]}, which is of no export: give an export a folder of its own"
             )
@@ -91,12 +98,15 @@ class Folder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InvalidArgumentError(f"another program writes an export into {self.path}") from None
+        shutil.rmtree(self.path / _UNFINISHED, ignore_errors=True)
+        (self.path / _UNFINISHED).mkdir()
         newest = self._newest()
-        self._export = secrets.token_hex(6) if newest is None else newest.export
-        numbers = (re.search(r"-(\d+)\.safetensors$", each) for each in os.listdir(self.path))
-        self._count = max((int(each[1]) for each in numbers if each), default=0)
+        # A name of its own for each program, so that neither its versions nor its files can be taken for those of
+        # another one: also if the folder was put back to an earlier copy.
+        self._export = secrets.token_hex(6)
         self._prune(newest.version if newest is not None else 0)
         if newest is not None:
+            self._newest_export = newest.export
             self._replace_now(*self._told(newest.version, newest.as_of))
         return newest
 
@@ -124,13 +134,18 @@ class Folder:
     def write(self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> str:
         """Writes a file of tensors of an object. Returns the name of the file."""
         self._count += 1
-        plain, digest = re.sub(r"[^\w.-]", "_", name)[:80], hashlib.blake2s(name.encode()).hexdigest()[:8]
+        plain, digest = (
+            re.sub(r"^\.|[^\w.-]", "_", name, flags=re.ASCII)[:80],
+            hashlib.blake2s(name.encode()).hexdigest()[:8],
+        )
         path = self.path / f"{plain}-{digest}-{self._export}-{self._count:08}.safetensors"
         whole = {key: each.contiguous() for key, each in tensors.items()}
         try:
             self._replace(path, lambda new: self._save(whole, new, metadata=dict(metadata or {})))
         except OSError:
             raise
+        except KeyError as error:
+            raise InvalidArgumentError(f"{name!r} has tensors of {error}, which files of tensors cannot have") from None
         except Exception as error:  # the library has an error of its own for what the disk refuses
             raise OSError(f"{path} cannot be written: {error}") from None
         return path.name
@@ -142,6 +157,10 @@ class Folder:
             write = self._parquet.write
             self._replace(twin_of(self.path / written), lambda new: write(new, part))
         return written
+
+    def has_all(self, parts: Iterable[str]) -> bool:
+        """Whether parts of a table are there in each format that is written."""
+        return self._parquet is None or all(twin_of(self.path / name).exists() for name in parts)
 
     def remove(self, names: Iterable[str]) -> None:
         """Removes files that no version has."""
@@ -156,6 +175,7 @@ class Folder:
         """Makes files that are there the newest version, and removes the oldest ones."""
         manifest = Manifest(version, self._export, as_of, time.time(), tables, modules)
         path = layout.manifest_path(self.path, version)
+        self._newest_export = self._export
         self._replace(path, lambda new: new.write_text(manifest.to_json(), "utf-8"))
         self.tell(version, as_of)
         with self._changing():
@@ -167,7 +187,7 @@ class Folder:
         self._replace(*self._told(version, as_of))
 
     def _told(self, version: int, as_of: float) -> tuple[Path, Callable[[Path], Any]]:
-        text = Latest(version, self._export, as_of).to_json()
+        text = Latest(version, self._newest_export, as_of).to_json()
         return self.path / layout.LATEST, lambda new: new.write_text(text, "utf-8")
 
     def _prune(self, newest: int) -> None:
@@ -182,7 +202,7 @@ class Folder:
                 used |= layout.read_manifest(self.path, number).files()
         for name in os.listdir(self.path):
             is_old = Path(name).suffix in (".safetensors", ".parquet") and f"{Path(name).stem}.safetensors" not in used
-            if is_old or (name.startswith(".") and name != _LOCK):
+            if is_old:
                 (self.path / name).unlink()
 
     def _replace(self, path: Path, write: Callable[[Path], Any]) -> None:
@@ -199,7 +219,7 @@ class Folder:
             yield
 
     def _replace_now(self, path: Path, write: Callable[[Path], Any]) -> None:
-        new = path.with_name(f".{path.name}")
+        new = self.path / _UNFINISHED / path.name
         new.touch()  # the library of safetensors makes files that their owner alone may read
         mode = new.stat().st_mode & 0o777
         write(new)

@@ -52,7 +52,8 @@ class ExportedTable:
         self._open: dict[str, TensorFile] = {}
         self._is_base = True
         self.files: TableFiles | None = None
-        if files is not None and (files.dim, files.dtype, files.codec) == (dim, self._dtype, codec):
+        is_like = files is not None and (files.dim, files.dtype, files.codec) == (dim, self._dtype, codec)
+        if files is not None and is_like and folder.has_all(files.parts):
             try:
                 self._go_on(files)
             except (ExportError, OSError, KeyError, IndexError, TypeError, ValueError) as error:
@@ -86,6 +87,8 @@ class ExportedTable:
         if self._bytes >= PART_BYTES or change.version is not None:
             self._write()
         if change.version is None:
+            if not self._is_base and self._changed() > 2 * max(LEAST_CHANGED, self._rows):
+                self._join_unversioned()
             return False
         if self._is_base:
             self._begin_base(self._parts)
@@ -178,6 +181,14 @@ class ExportedTable:
         name = self._folder.write_rows(self._name, part)
         self._parts[self._base :] = [name]
         self._places = Places(self._file(self._index), self._empty_over.with_part(name, self._base, self._file(name)))
+
+    def _join_unversioned(self) -> None:
+        """The same in the middle of changes, which come faster than they are read: what they have overwritten goes."""
+        known = set() if self.files is None else set(self.files.parts)
+        joined = [name for name in self._parts[self._base :] if name not in known]
+        self._join_changed()
+        self._folder.remove(joined)
+        self._open = {name: each for name, each in self._open.items() if name not in joined}
 
     def _compacted(self) -> Iterator[str]:
         """Writes all rows as they are into new parts."""

@@ -16,7 +16,9 @@ from ps_reader.layout import Manifest, ModuleFile, TableFiles
 from ps_wire.errors import (
     DeadlineExceededError,
     DrainingError,
+    InternalError,
     InvalidArgumentError,
+    RemoteError,
     SessionLostError,
     StaleHandleError,
     UnavailableError,
@@ -97,6 +99,7 @@ class ExporterOfModule:
         self._module: RemoteModule | PinnedModule | None = None
         self._following: FollowingModule | PinnedModule | None = None
         self._names: set[str] = set()
+        # What its state has besides; None if there is no such name in it.
         self._others: dict[str, torch.Tensor] | None = None
         self.file: ModuleFile | None = None
 
@@ -108,13 +111,14 @@ class ExporterOfModule:
         change = await self._following.round()
         if change is not None:
             self._names |= {*change.parameters, *change.buffers}
-        elif not self._others:
+        elif self._others is None:
             return
-        state = _tensors(await self._module.state_dict())
+        whole = await self._module.state_dict()
+        state = _tensors(whole)
         others = {name: each for name, each in state.items() if name not in self._names}
         if change is None and _are_equal(others, self._others or {}):
             return
-        self._others = others
+        self._others = others if whole.keys() - self._names else None
         written = partial(self._folder.write, self.name, state, {"format": "pt"})
         self.file = ModuleFile(await BLOCKING.run(written), self._module.class_name)
 
@@ -124,7 +128,14 @@ class ExporterOfModule:
 
 
 def _are_equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(each, other[name]) for name, each in one.items())
+    return one.keys() == other.keys() and all(_have_same_bits(each, other[name]) for name, each in one.items())
+
+
+def _have_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Not as torch compares, to which NaN is no NaN, and 0 is -0."""
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    return torch.equal(*(each.contiguous().view(-1).view(torch.uint8) for each in (one, other)))
 
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -155,7 +166,8 @@ class Exporter:
         self._source = source
         self._folder = Folder(Path(path), keep, parquet)
         self._tables, self._modules = tables, modules
-        self._left_out: set[str] = set()
+        self._is_of_all = tables is None and modules is None
+        self._left_out: set[tuple[type[Part], str]] = set()
         self._every = every
         self._compress = compress
         self._when_written = when_written
@@ -174,7 +186,7 @@ class Exporter:
         while True:
             began, as_of = time.monotonic(), time.time()
             try:
-                if is_first or (self._tables is None and self._modules is None):
+                if is_first or self._is_of_all:
                     await self._find(parts, before)
                 for each in list(parts):
                     await self._round(each, parts, once or is_first)
@@ -195,37 +207,36 @@ class Exporter:
                     return
             await asyncio.sleep(max(0.0, self._every - (time.monotonic() - began)))
 
-    async def _round(self, part: Part, parts: list[Part], must_be_there: bool) -> None:
+    async def _round(self, part: Part, parts: list[Part], is_at_start: bool) -> None:
         """A round of one object. One that was deleted is left out from then on, unless it was named, and otherwise
         waited for."""
         try:
             await part.round()
         except UnknownNameError as error:
-            if must_be_there:
-                raise
-            if self._tables is not None or self._modules is not None:
-                raise StaleHandleError(str(error)) from None
+            if not self._is_of_all:
+                raise error if is_at_start else StaleHandleError(str(error)) from None
             _log.warning("%r was deleted, and is not exported any more", part.name)
             parts.remove(part)
-        except InvalidArgumentError as error:
-            if must_be_there or self._tables is not None or self._modules is not None:
+        except (InvalidArgumentError, InternalError, RemoteError) as error:
+            if is_at_start or not self._is_of_all:
                 raise
             # It was made since: what is exported already goes on.
             _log.warning("%r is not exported: %s", part.name, error)
-            self._left_out.add(part.name)
+            self._left_out.add((type(part), part.name))
             parts.remove(part)
 
     async def _find(self, parts: list[Part], before: Manifest) -> None:
         """Adds what is not among the parts: what is named, or all that there is by now."""
         names, modules = list(self._tables or ()), list(self._modules or ())
-        if self._tables is None and self._modules is None:
+        if self._is_of_all:
             names, modules = await self._source.names()
-        known = {each.name for each in parts} | self._left_out
+        known = {(type(each), each.name) for each in parts} | self._left_out
         for each in names:
-            if each not in known:
+            if (ExporterOfTable, each) not in known:
                 of_table = before.tables.get(each)
                 parts.append(ExporterOfTable(self._source, self._folder, each, of_table, self._compress))
-        parts += [ExporterOfModule(self._source, self._folder, each) for each in modules if each not in known]
+        new = [each for each in modules if (ExporterOfModule, each) not in known]
+        parts += [ExporterOfModule(self._source, self._folder, each) for each in new]
 
     async def _write(
         self, before: Manifest, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]

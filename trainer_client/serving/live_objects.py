@@ -87,6 +87,6 @@ class LiveObjects:
 
 
 def _modules(status: OwnerStatus) -> set[str]:
-    """The names of the modules of an owner that have parameters."""
-    named = {each.name for each in status.objects if each.name and each.parameters and not each.snapshot}
+    """The names of the modules of an owner that have parameters or buffers."""
+    named = {each.name for each in status.objects if each.name and each.bytes and not each.snapshot}
     return named - {each.name for each in status.tables}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -90,21 +91,48 @@ def _only(inputs: Inputs) -> torch.Tensor:
 
 class ModuleResults:
     """Calls a module for several callers at once, whose inputs become one batch. What each gets shares no memory with
-    that of others."""
+    that of others.
+
+    The results are divided if all of their tensors have a row for each sample. A tensor of another kind may by chance
+    have as many rows as a batch has samples, so that this is known once it was so in batches of two sizes.
+    """
 
     def __init__(self, module: RemoteModule | PinnedModule, timeout: float | None) -> None:
         self._module = module
         self._timeout = timeout
+        # The sizes of batches in which it was so, up to two; None once it was not.
+        self._sizes: set[int] | None = set()
 
     async def ask(self, questions: Sequence[Inputs]) -> list[Any]:
         """The result of each caller."""
-        if len(questions) == 1:
-            return [await self._read(questions[0])]
+        if len(questions) == 1 or self._sizes is None:
+            return list(await asyncio.gather(*map(self._alone, questions)))
         sizes = [_batch(each) for each in questions]
         if not all(_are_alike(questions[0], each) for each in questions):
             raise InvalidArgumentError("inputs of one batch have the same dtypes, and shapes but for their first sizes")
+        total = sum(sizes)
+        if self._sizes <= {total}:
+            # These tell whether results may be divided.
+            some = questions if max(sizes) == total else questions[:1]
+            first = await asyncio.gather(*map(self._alone, some))
+            return [*first, *await self.ask(questions[len(some) :])] if len(some) < len(questions) else list(first)
         results = await self._read(tuple(torch.cat(each) for each in zip(*questions, strict=True)))
+        if not self._note(results, total):
+            return await self.ask(questions)
         return _split(results, sizes)
+
+    async def _alone(self, inputs: Inputs) -> Any:
+        results = await self._read(inputs)
+        if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].dim():
+            self._note(results, len(inputs[0]))
+        return results
+
+    def _note(self, results: Any, size: int) -> bool:
+        """Whether the results of a batch of this size may be divided."""
+        if self._sizes is not None:
+            has_rows = _has_rows(results, size)
+            self._sizes = {*[*self._sizes][:1], size} if has_rows else None
+        return self._sizes is not None
 
     def size(self, inputs: Inputs) -> int:
         """The samples of a caller."""
@@ -128,13 +156,20 @@ def _are_alike(one: Inputs, other: Inputs) -> bool:
     return [(each.dtype, each.shape[1:]) for each in one] == [(each.dtype, each.shape[1:]) for each in other]
 
 
+def _has_rows(results: Any, size: int) -> bool:
+    """Whether all values in the results are tensors with so many rows."""
+    if isinstance(results, torch.Tensor):
+        return results.dim() > 0 and len(results) == size
+    if isinstance(results, dict):
+        results = list(results.values())
+    return isinstance(results, tuple | list) and all(_has_rows(each, size) for each in results)
+
+
 def _split(results: Any, sizes: list[int]) -> list[Any]:
     """The part of each caller in the results of all."""
-    if isinstance(results, torch.Tensor) and results.dim() and len(results) == sum(sizes):
+    if isinstance(results, torch.Tensor):
         return [each.clone() for each in results.split(sizes)]
     if isinstance(results, tuple | list):
         return list(zip(*(_split(each, sizes) for each in results), strict=True))
-    if isinstance(results, dict):
-        parts = {name: _split(each, sizes) for name, each in results.items()}
-        return [{name: each[number] for name, each in parts.items()} for number in range(len(sizes))]
-    raise InvalidArgumentError("a module that a reader calls gives tensors with a row for each sample of the batch")
+    parts = {name: _split(each, sizes) for name, each in results.items()}
+    return [{name: each[number] for name, each in parts.items()} for number in range(len(sizes))]

@@ -49,7 +49,8 @@ class ServingMethods:
         Args:
             target: A table, which it reads as `Table.read`; a module, which it calls as `RemoteModule.read`; or what a
                 snapshot has of one. The inputs of a module become one batch along their first sizes, so it has to treat
-                samples alone, as models do in evaluation mode; its results may have other last bits then.
+                samples alone, as models do in evaluation mode; its results may have other last bits then. Where
+                results have a tensor without a row for each sample, the inputs of each caller are asked for alone.
             window_ms: Milliseconds for which the first caller waits for others; 0 asks at once.
             most: Ids or samples after which it does not wait any more. None for 65,536 ids or 1,024 samples.
             default: Of a table: what ids without a row have; None for 0.
