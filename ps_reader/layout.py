@@ -2,7 +2,8 @@
 
 `latest.json` names the newest version. `version-N.json` is the manifest of a version: for each table the parts that
 make up its rows, in order, and for each module its file. A manifest is there once all of its files are, and a file is
-never changed. Manifests of old versions are removed, and then the files that no other one has.
+never changed: it is written in the folder `.unfinished`, and moved when it is whole. Manifests of old versions are
+removed, and then the files that no other one has.
 
 A part of a table is a file in the format of safetensors: `ids`, int64 [n]; `values`, [n, dim]; and `removed`, int64
 [m], the ids whose rows have gone. Rows of later parts take the place of those of earlier ones. The first `base` parts

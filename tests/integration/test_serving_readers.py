@@ -56,9 +56,10 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 async def test_the_window_ends_when_there_is_enough(ps: tc.Client) -> None:
     reader = ps.reader(await table(ps), window_ms=3_600_000, most=8)
     async with asyncio.timeout(60):
-        await asyncio.gather(*(reader(IDS[:4]) for _ in range(4)))
-        await reader(IDS[:9])
-        await reader(IDS[:8].view(1, 8))
+        found = await asyncio.gather(*(reader(IDS[:4]) for _ in range(4)))
+        assert [len(each.values) for each in found] == [4] * 4
+        assert len((await reader(IDS[:9])).values) == 9
+        assert (await reader(IDS[:8].view(1, 8))).values.shape == (1, 8, 4)
     alone = asyncio.ensure_future(reader(IDS[:1]))
     async with asyncio.timeout(60):
         await asyncio.gather(reader(IDS[:8]), alone)

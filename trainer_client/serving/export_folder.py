@@ -29,7 +29,7 @@ _UNFINISHED: Final = ".unfinished"
 """The folder inside it with files that are being written, also by the library of safetensors."""
 
 _OWN: Final = re.compile(
-    r"\.?(version-\d+\.json|latest\.json|[\w.-]+-[0-9a-f]{8}-[0-9a-f]{12}-\d+\.(safetensors|parquet))"
+    r"(version-\d+\.json|latest\.json|[\w.-]+-[0-9a-f]{8}-[0-9a-f]{12}-\d+\.(safetensors|parquet))"
 )
 
 
@@ -134,10 +134,8 @@ class Folder:
     def write(self, name: str, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> str:
         """Writes a file of tensors of an object. Returns the name of the file."""
         self._count += 1
-        plain, digest = (
-            re.sub(r"^\.|[^\w.-]", "_", name, flags=re.ASCII)[:80],
-            hashlib.blake2s(name.encode()).hexdigest()[:8],
-        )
+        plain = re.sub(r"^\.|[^\w.-]", "_", name, flags=re.ASCII)[:80]
+        digest = hashlib.blake2s(name.encode()).hexdigest()[:8]
         path = self.path / f"{plain}-{digest}-{self._export}-{self._count:08}.safetensors"
         whole = {key: each.contiguous() for key, each in tensors.items()}
         try:

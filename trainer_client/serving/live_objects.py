@@ -80,9 +80,9 @@ class LiveObjects:
 
     def _check(self) -> None:
         for owner in self._ps.owners:
-            requests = self._ps.sessions[owner].requests
-            if requests.closed is not None and requests.when_wanted is None:
-                why = f"{requests.closed}; connect with a longer reconnect_timeout="
+            session = self._ps.sessions.get(owner)  # None while it is opened anew
+            if session is not None and session.requests.closed is not None and session.requests.when_wanted is None:
+                why = f"{session.requests.closed}; connect with a longer reconnect_timeout="
                 raise ClosedError(f"this client has given up {owner}: {why}")
 
 
