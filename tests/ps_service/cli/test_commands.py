@@ -49,7 +49,7 @@ def ended(taken: int, forking: Forking) -> dict[str, subprocess.CompletedProcess
         "unknown module": (*serve, "--import", "no_such_module_anywhere"),
         "nothing hosted": (*serve, "--import", "tests.hosted_models,json"),
         "open to all": ("serve", "--listen", "0.0.0.0:0"),
-        "no owner": ("status", "127.0.0.1:1", "--timeout", "0.2"),
+        "no owner": ("status", "127.0.0.1:1", "--timeout", "20"),
     }
 
     environment = {**ENVIRONMENT, **forking.variables}
@@ -338,6 +338,6 @@ def test_evict_wants_to_know_one_thing(options: list[str]) -> None:
 
 @pytest.mark.parametrize("command", [["sessions"], ["evict", "--older-than", "5"]])
 def test_administration_of_an_owner_that_is_not_there_is_refused(command: list[str]) -> None:
-    result = CliRunner().invoke(app, [command[0], "127.0.0.1:1", "--timeout", "0.2", *command[1:]])
+    result = CliRunner().invoke(app, [command[0], "127.0.0.1:1", "--timeout", "20", *command[1:]])
     assert result.exit_code == 2
     assert result.stderr.startswith("ps-service: no owner answers at 127.0.0.1:1: connection refused; ")
