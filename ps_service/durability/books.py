@@ -9,6 +9,7 @@ import torch
 
 from ps_service.durability import members
 from ps_service.durability.move_effects import moves_of
+from ps_service.numerics import generators
 from ps_wire.codec.payload import joined
 from ps_wire.v1 import checkpoint_pb2 as pb
 
@@ -35,7 +36,7 @@ class Bookkeeping:
 
 def bookkeeping(engine: Engine) -> Bookkeeping:
     """Reads what the owner knows of trainers and members now."""
-    generator, killed = torch.get_rng_state().numpy().tobytes(), engine.incarnations.killed
+    generator, killed = generators.states(engine.device), engine.incarnations.killed
     message, answers = pb.Checkpoint(generator=generator, killed=killed), {}
     for session in engine.sessions.all():
         record = message.sessions.add(trainer=session.trainer, identity=session.identity.name)

@@ -18,6 +18,7 @@ from ps_service.durability.tensors import TensorReader
 from ps_service.durability.value_files import FileSource
 from ps_service.hosting.objects import HostedObject
 from ps_service.measures.curve_messages import told_in
+from ps_service.numerics import generators
 from ps_service.passes.pass_context import KILLED, STOPPED
 from ps_service.quotas.accounts import Account
 from ps_service.requests.context import RequestContext
@@ -94,7 +95,7 @@ def _restore(engine: Engine, folder: Path, manifest: Manifest, checkpoint: pb.Ch
             engine.registry.withdraw(hosted)
     if checkpoint.generator:
         # Last, because constructing objects draws random numbers too.
-        torch.set_rng_state(torch.frombuffer(bytearray(checkpoint.generator), dtype=torch.uint8))
+        generators.set_states(checkpoint.generator, engine.device)
     engine.incarnations.earlier = manifest.incarnations
     engine.incarnations.killed = frozenset(manifest.incarnations if checkpoint.running else checkpoint.killed)
     engine.durability.position, engine.durability.code = checkpoint.position, checkpoint.code

@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 from ps_service.durability import prepared_steps
 from ps_service.durability.books import Bookkeeping, add_answers, continued
 from ps_service.durability.object_records import Records
@@ -18,6 +16,7 @@ from ps_service.durability.run_records import runs_of
 from ps_service.durability.store import finished
 from ps_service.durability.tensors import TensorWriter
 from ps_service.durability.value_files import FileStorage
+from ps_service.numerics import generators
 from ps_service.training.no_steps import no_steps
 from ps_wire.v1 import checkpoint_pb2 as pb
 
@@ -37,7 +36,7 @@ def write_live(engine: Engine, folder: Path, place: tuple[int, bytes] = (0, b"")
     It has no sessions, and continues no incarnation, because trainers go on. Returns the manifest, and for how many
     seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be read.
     """
-    generator, (position, code) = torch.get_rng_state().numpy().tobytes(), place
+    generator, (position, code) = generators.states(engine.device), place
     books = Bookkeeping(pb.Checkpoint(generator=generator, position=position, code=code), {})
     named = [hosted for hosted in engine.registry.objects() if hosted.name]
     with no_steps(named, _PATIENCE_SECONDS):

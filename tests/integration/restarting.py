@@ -32,6 +32,7 @@ class Owner:
         name: Its name.
         modules: Whose classes it hosts, besides those of these tests.
         threads: Compute threads; 0 chooses.
+        device: Where its modules live.
         options: Other arguments of `Server`.
 
     Attributes:
@@ -45,12 +46,14 @@ class Owner:
         name: str = "ps0",
         modules: Sequence[ModuleType] = (),
         threads: int = 0,
+        device: torch.device | None = None,
         **options: Any,
     ) -> None:
         self.folder = folder
         self._options = {"durability": "off"} | options
         self._modules = modules
         self._threads = threads
+        self._device = device
         self.name = name
         # No other process may get it while the owner is down.
         self._port = ReservedPort()
@@ -58,7 +61,7 @@ class Owner:
 
     async def start(self) -> None:
         modules = [hosted_models, optimizer_models, wire_models, sys.modules[__name__], *self._modules]
-        engine = Engine(self.name, allowed(*modules), threads=self._threads, data_dir=self.folder)
+        engine = Engine(self.name, allowed(*modules), device=self._device, threads=self._threads, data_dir=self.folder)
         server = Server(engine, self.address, **self._options)
         await server.start()
         self.server = server

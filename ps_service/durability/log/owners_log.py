@@ -8,11 +8,10 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import torch
-
 from ps_service.durability.log.gradient_forms import GradientForms
 from ps_service.durability.log.table_log import TableLog
 from ps_service.durability.log.watermark import Watermark
+from ps_service.numerics import generators
 from ps_service.parameters.locks import StepLock
 from ps_service.training.prepared import LITTLE_BYTES
 from ps_wire.errors import StorageError
@@ -47,9 +46,9 @@ class OwnersLog:
         self.turn = StepLock(engine.parameter_locks.this_thread)
         self._guard = threading.Lock()
         self._locks: WeakKeyDictionary[HostedObject, StepLock] = WeakKeyDictionary()
-        # The state of torch's default generator, as the last record has it.
+        # The states of torch's default generators, as the last record has them.
         self._generator = b""
-        # Held while a record is written that has it: an older state must not come behind a newer one, and what a
+        # Held while a record is written that has them: an older state must not come behind a newer one, and what a
         # request has drawn must not be in the record of another that is not there yet.
         self._drawing = ReportingLock()
         # The position behind the last note that a pass was opened.
@@ -111,8 +110,8 @@ class OwnersLog:
             raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
 
     def append_with_drawn(self, record: pb.LogRecord, payload: PayloadWriter) -> int:
-        """As `append`, with the state of torch's default generator if code has drawn from it since the last record that
-        has it."""
+        """As `append`, with the states of torch's default generators if code has drawn since the last record that has
+        them."""
         with self._drawing:
             self._note_drawn(record)
             return self.append(record, payload)
@@ -124,7 +123,7 @@ class OwnersLog:
                 self.append(record, payload)
 
     def _note_drawn(self, record: pb.LogRecord) -> bool:
-        generator = torch.get_rng_state().numpy().tobytes()
+        generator = generators.states(self.engine.device)
         if generator == self._generator:
             return False
         record.generator = self._generator = generator

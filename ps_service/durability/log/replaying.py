@@ -16,6 +16,7 @@ from ps_service.durability.log import table_log
 from ps_service.durability.log.storage import RecordSource
 from ps_service.durability.move_effects import apply
 from ps_service.durability.named_gradients import placed
+from ps_service.numerics import generators
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
 from ps_service.sessions.reply_cache import Answer, confirmed_by
@@ -113,7 +114,7 @@ def _apply(
     if record.HasField("answer") or record.granted:
         _answer(engine, record, source)
     if record.generator:
-        torch.set_rng_state(torch.frombuffer(bytearray(record.generator), dtype=torch.uint8))
+        generators.set_states(record.generator, engine.device)
 
 
 def _end_session(engine: Engine, trainer: bytes, over: list[ContextId]) -> None:
