@@ -86,17 +86,20 @@ class PinnedRows:
     def block(self, begin: int, count: int) -> tuple[Block, int | None]:
         """Copies of the rows among the `count` numbers from `begin` on, by `ids` and `values`, and the number to go on
         with; None at the end. In this way each row comes once."""
+        following = begin + count if begin + count < len(self._places) else None
+        return self.at(torch.arange(begin, len(self._places) if following is None else following)), following
+
+    def at(self, numbers: torch.Tensor) -> Block:
+        """Copies of those rows that there were among some numbers, int64 [n]."""
         with self._shard.lock:
-            places = self._places[begin : begin + count].long()
-            numbers = begin + torch.arange(len(places))
+            places = self._places[numbers].long()
             there = places != _NOTHING
             numbers, places = numbers[there], places[there]
             in_shard = places == _IN_SHARD
             ids = torch.empty(len(numbers), dtype=torch.int64)
             ids[in_shard] = self._shard.population.map.ids_of(numbers[in_shard])
             ids[~in_shard] = self._copied.ids_of(places[~in_shard])
-            following = begin + count if begin + count < len(self._places) else None
-            return {"ids": ids, "values": self._gathered(numbers, places, in_shard)}, following
+            return {"ids": ids, "values": self._gathered(numbers, places, in_shard)}
 
     def _gathered(self, numbers: torch.Tensor, places: torch.Tensor, in_shard: torch.Tensor) -> torch.Tensor:
         values = torch.empty(len(numbers), self._shard.dim, dtype=self._shard.dtype)

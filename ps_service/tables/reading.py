@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ps_service.tables.answers import PIECE_BYTES, check_begin, ids_to_read, plain, sent
+from ps_service.tables.held_changes import ChangesReaders
 from ps_service.tables.moving import MovingTable
 from ps_service.tables.row_reading import rows_at, values_with, without_rows
 from ps_wire.decorators import remote
@@ -16,6 +17,7 @@ from ps_wire.tables.versions import RowsVersion
 
 if TYPE_CHECKING:
     from ps_service.tables.shard import Block
+    from ps_wire.tables.routing import Routing
 
 CHANGED_BYTES: Final = 32 << 20
 """About the most bytes of changed rows that are read at once, and so as of one moment."""
@@ -24,6 +26,10 @@ CHANGED_BYTES: Final = 32 << 20
 class ReadTable(MovingTable):
     """The rows of a table that one owner hosts, for readers. A mark is that of this owner in the routing that a request
     goes by; with another one, methods raise `RowsMovedError`."""
+
+    def __init__(self, routing: Routing) -> None:
+        super().__init__(routing)
+        self._readers: Final = ChangesReaders()
 
     @remote(role="reader")
     def count(self, mark: int = 0) -> int:
@@ -72,10 +78,36 @@ class ReadTable(MovingTable):
             now = plain(self.shard.watchers.version)
             if found is None:
                 return now, None
-            block, gone = rows_at(self.shard, found.numbers), without_rows(self.shard, found.removed)
-            if self.may_have_others:
-                block, gone = self._own_part(block), gone[self.are_own(gone)]
+            block, gone = self._own(rows_at(self.shard, found.numbers), without_rows(self.shard, found.removed))
         return now, (sent(block, False, codec), gone, found.begin)
+
+    @remote(role="bulk")
+    def read_changes_together(
+        self, since: Any, begin: int, reader: int | None = None, mark: int = 0, codec: Any = None
+    ) -> tuple[tuple[int, int], int, tuple[dict[str, Any], torch.Tensor, int | None] | None]:
+        """As `read_changes`, with all rows as of one moment, also those of several answers: that of the call without
+        `reader`. The second value is what the next calls give as `reader`. There is None also if too many read in this
+        way, and for a reader who is not known any more: nothing was asked for in a minute, or tables had no room for
+        copies of the rows that have changed meanwhile."""
+        version = _version(since)
+        check_begin(begin)
+        if reader is not None and type(reader) is not int:
+            raise InvalidArgumentError(f"a reader of changes is a number, not {shown(reader)}")
+        with self.shard.lock:
+            self.check_mark(mark)
+            number = self._readers.begin(self.shard, version) if reader is None else reader
+            held = None if number is None else self._readers.find(number)
+            if number is None or held is None:
+                return plain(self.shard.watchers.version), 0, None
+            block, gone, following = held.piece(begin, max(1, CHANGED_BYTES // (8 + self.shard.row_bytes)))
+            block, gone = self._own(block, gone)
+            if following is None:
+                self._readers.end(number)
+        return plain(held.version), number, (sent(block, False, codec), gone, following)
+
+    def _own(self, block: Block, gone: torch.Tensor) -> tuple[Block, torch.Tensor]:
+        """The rows of a block, and those of some ids, whose slots this owner has."""
+        return (self._own_part(block), gone[self.are_own(gone)]) if self.may_have_others else (block, gone)
 
     def _own_part(self, block: Block) -> Block:
         """The rows of a block whose slots this owner has."""

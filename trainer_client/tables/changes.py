@@ -49,6 +49,10 @@ class Change:
     resets: bool = False
 
 
+_LOOKS: Final = 2
+"""After so many looks at what has changed, each of which leaves more behind, owners keep it as it is for one look."""
+
+
 class _TooOldError(Exception):
     """An owner does not know what has changed since a version."""
 
@@ -84,13 +88,14 @@ class Following:
 
     async def round(self) -> AsyncGenerator[Change, None]:
         """What has changed by now; the last one has a version."""
-        is_done = False
+        looks, is_done = 0, False
         while not is_done:
             try:
                 if self._version is None:
                     async for change in self._all_rows():
                         yield change
-                async for change in self._latest():
+                looks += 1
+                async for change in self._together() if looks % (_LOOKS + 1) == 0 else self._latest():
                     yield change
                 is_done = not self._is_behind
             except (_TooOldError, RowsMovedError):
@@ -113,9 +118,7 @@ class Following:
     async def _latest(self) -> AsyncGenerator[Change, None]:
         """What has changed since the version. A change that has a version is all of it as of one moment of each owner;
         in pieces they are as of several, and there is more behind them."""
-        since, was_behind = self._version, self._is_behind
-        if since is None or set(since) != set(self._table.routing.owners):
-            raise _TooOldError
+        since, was_behind = self._since(), self._is_behind
         asked = {owner: self._ask(owner, "read_changes", each, 0) for owner, each in since.items()}
         found = await _answers(asked)
         if any(changed is None for _, changed in found.values()):
@@ -138,6 +141,36 @@ class Following:
                 block, gone, after = changed
                 yield self._change(None, block, gone)
         self._version = version
+
+    async def _together(self) -> AsyncGenerator[Change, None]:
+        """The same in any number of pieces as of one moment of each owner, which keeps rows that change meanwhile as
+        they were. If one does not go on with that, the changes have no version, and come again."""
+        since = self._since()
+        version: dict[str, tuple[int, int]] = {}
+        readers, places = dict[str, int | None].fromkeys(since), dict.fromkeys(since, 0)
+        while places:
+            asked = {
+                owner: self._ask(owner, "read_changes_together", since[owner], place, readers[owner])
+                for owner, place in places.items()
+            }
+            for owner, (now, reader, changed) in (await _answers(asked)).items():
+                if changed is None:
+                    return
+                version[owner], readers[owner] = tuple(now), reader
+                block, gone, after = changed
+                if after is None:
+                    del places[owner]
+                else:
+                    places[owner] = after
+                yield self._change(None, block, gone)
+        yield Change(version, NO_IDS, torch.empty(0, self._table.dim, dtype=self._table.dtype), NO_IDS)
+        self._version, self._is_behind = version, False
+
+    def _since(self) -> Version:
+        """The version to go on from. Raises `_TooOldError` if the table has other owners by now."""
+        if self._version is None or set(self._version) != set(self._table.routing.owners):
+            raise _TooOldError
+        return self._version
 
     def _change(
         self, version: Version | None, block: Mapping[str, Any], removed: torch.Tensor, resets: bool = False
