@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import torch
 
 
 def states(device: torch.device) -> bytes:
     """The state of the CPU's generator; behind it, of an owner that computes on a GPU, that of the GPU's."""
     state: bytes = torch.get_rng_state().numpy().tobytes()
-    return state + torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else state
+    if device.type == "cuda":
+        with suppress(RuntimeError):  # after a fault the GPU answers nothing any more
+            state += torch.cuda.get_rng_state(device).numpy().tobytes()
+    return state
 
 
 def set_states(states: bytes, device: torch.device) -> None:

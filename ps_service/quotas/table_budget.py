@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ps_service.tables.budget import TableBudget
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ps_service.quotas.accounts import Account, Tally
     from ps_service.quotas.quotas import Quotas
@@ -34,8 +34,15 @@ class AccountBudget(TableBudget):
         for each in self._budgets:
             each.note(table, nbytes, rows)
 
-    def room(self, row_bytes: int) -> int:
-        """As `TableBudget.room`."""
+    def spare(self, kept: object, give_up: Callable[[], object]) -> None:
+        """As `TableBudget.spare`."""
+        self._of_all.spare(kept, give_up)
+
+    def reclaim(self) -> bool:
+        """As `TableBudget.reclaim`."""
+        return self._of_all.reclaim()
+
+    def _room(self, row_bytes: int) -> int:
         most: float = self._of_all.room(row_bytes)
         for each in self._tallies:
             most = min(most, each.quota.table_rows - each.tables.rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Final
 from weakref import finalize
 
@@ -20,6 +21,7 @@ class TableBudget:
         self.owner: Final = owner
         # By identity. Setting, removing and listing items of a dict are atomic.
         self._used_by: dict[int, tuple[int, int]] = {}
+        self._spare: dict[int, Callable[[], object]] = {}
 
     @property
     def nbytes(self) -> int:
@@ -41,8 +43,25 @@ class TableBudget:
         """Notes how many bytes a table takes now, and how many rows it has."""
         self._used_by[id(table)] = nbytes, rows
 
-    def room(self, row_bytes: int) -> int:
-        """How many rows of so many bytes may be added."""
+    def spare(self, kept: object, give_up: Callable[[], object]) -> None:
+        """Calls a function, in any thread, when rows want the room of something that is kept, unless that was freed."""
+        self._spare[id(kept)] = give_up
+        finalize(kept, self._spare.pop, id(kept), None).atexit = False
+
+    def room(self, row_bytes: int, wanted: int = 0) -> int:
+        """How many rows of so many bytes may be added. If that would be less than `wanted`, what is spare is given
+        up."""
+        found = self._room(row_bytes)
+        return self._room(row_bytes) if found < wanted and self.reclaim() else found
+
+    def reclaim(self) -> bool:
+        """Has what is spare given up; says whether there was something."""
+        spare = list(self._spare.values())
+        for give_up in spare:
+            give_up()
+        return bool(spare)
+
+    def _room(self, row_bytes: int) -> int:
         return max(0, self.limit - self.nbytes) // row_bytes
 
     def check_answer(self, nbytes: int) -> None:

@@ -34,7 +34,7 @@ class Expiry:
     """Goes through the tables whose rows expire, ten times within the time after which they do, or once a minute, and
     makes room in those that are nearly full before look-ups have to wait for that. A turn looks at 16,384 rows, in a
     thread, under the lock of the table, which takes less than a millisecond if none of them goes. Then it rests as long
-    as the turn has taken."""
+    as the turn has taken. What tables keep for readers that have gone is given up, too."""
 
     def __init__(self, tables: Callable[[], Iterable[RowsOfTable]]) -> None:
         self._tables: Final = tables
@@ -57,6 +57,7 @@ class Expiry:
         while not self._ending:
             seconds = _LOOK_SECONDS
             for table in list(self._tables()):
+                table.sweep()
                 pause = math.inf if table.ttl is None else min(table.ttl / _ROUNDS_PER_TTL, _LONGEST_SECONDS)
                 is_due = table.ttl is not None and time.monotonic() >= self._due.get(table, 0.0)
                 if is_due or table.shard.excess:

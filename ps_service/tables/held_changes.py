@@ -5,14 +5,15 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
-
-import torch
 
 from ps_service.tables.pinned_rows import PinnedRows
 from ps_service.tables.row_reading import without_rows
 
 if TYPE_CHECKING:
+    import torch
+
     from ps_service.tables.feed import Changed
     from ps_service.tables.shard import Block, TableShard
     from ps_wire.tables.versions import RowsVersion
@@ -25,55 +26,57 @@ SECONDS: Final = 60.0
 
 
 class HeldChanges(PinnedRows):
-    """Rows that have changed, by their numbers, as they were when this was made, and ids of rows that had gone.
+    """Rows that have changed, and ids of rows that had gone, as they were when this was made. A row is kept until its
+    piece is read.
 
-    `asked` is when a piece was asked for last.
+    `mark` is that of the table then. `asked` is when a piece was asked for last, in seconds, and `next` where the next
+    one begins; None after the last.
     """
 
-    def __init__(self, shard: TableShard, changed: Changed, may_grow: Callable[[HeldChanges], bool]) -> None:
-        super().__init__(shard)
-        self.asked = 0.0
-        self._numbers: Final = changed.numbers.to(torch.int32)
+    def __init__(self, shard: TableShard, changed: Changed, mark: int, asked: float) -> None:
+        self._numbers: Final = changed.numbers
         self._gone: Final = without_rows(shard, changed.removed)
-        self._may_grow: Final = may_grow
+        super().__init__(shard, changed.numbers)
+        self.mark: Final = mark
+        self.asked = asked
+        self.next: int | None = 0
 
     @property
-    def has_room(self) -> bool:
-        """Whether tables may take more memory."""
-        return self._shard.population.budget.room(self._shard.row_bytes) > 0
+    def nbytes(self) -> int:
+        """As `PinnedRows.nbytes`, with what says which rows these are."""
+        return super().nbytes + self._numbers.nbytes + self._gone.nbytes
 
-    def keep(self, numbers: torch.Tensor) -> None:
-        """As `RowKeeper.keep`."""
-        if self._may_grow(self):
-            super().keep(numbers)
-
-    def piece(self, begin: int, count: int) -> tuple[Block, torch.Tensor, int | None]:
-        """`count` rows from a place on, the ids of those that had gone, which come with the first, and the next place;
-        None at the end."""
-        block = self.at(self._numbers[begin : begin + count].long())
-        following = begin + count if begin + count < len(self._numbers) else None
-        return block, self._gone if begin == 0 else self._gone[:0], following
+    def piece(self, count: int) -> tuple[Block, torch.Tensor]:
+        """The next `count` rows, which are forgotten, and the ids of those that had gone, which come with the first."""
+        begin, end = self.next or 0, (self.next or 0) + count
+        numbers = self._numbers[begin:end]
+        block = self.at(numbers)
+        self.forget(numbers)
+        self.next = end if end < len(self._numbers) else None
+        return block, self._gone if begin == 0 else self._gone[:0]
 
 
 class ChangesReaders:
     """Those who read what has changed in one shard, by a number that each of them has. It is used under the lock of the
-    shard. What nobody asks for any more is given up, and all of it where tables have no room for more copies."""
+    shard, but for `sweep` and `end`. What is kept for them is given up where tables have no room for something else."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock: Final = clock
         self._held: Final[dict[int, HeldChanges]] = {}
 
-    def begin(self, shard: TableShard, since: RowsVersion) -> int | None:
+    def begin(self, shard: TableShard, since: RowsVersion, mark: int) -> int | None:
         """Keeps what has changed since a version as it is now, and returns its number; None if that is not known, or
-        too many read already."""
-        for number, each in list(self._held.items()):
-            self._check(number, each)
+        too many read already, or there is no room."""
+        self.sweep()
+        budget = shard.population.budget
+        if len(self._held) >= MOST or not budget.room(shard.row_bytes):
+            return None
         changed = shard.feed.since(since, 0, shard.max_rows + 1)
-        if changed is None or len(self._held) >= MOST:
+        if changed is None:
             return None
         number = secrets.randbits(53)
-        self._held[number] = HeldChanges(shard, changed, lambda each: self._check(number, each))
-        self._held[number].asked = self._clock()
+        self._held[number] = held = HeldChanges(shard, changed, mark, self._clock())
+        budget.spare(held, partial(self.end, number))
         return number
 
     def find(self, number: int) -> HeldChanges | None:
@@ -84,12 +87,11 @@ class ChangesReaders:
         return held
 
     def end(self, number: int) -> None:
-        """All of it was read."""
+        """Gives up what is kept under a number."""
         self._held.pop(number, None)
 
-    def _check(self, number: int, held: HeldChanges) -> bool:
-        """Whether it may go on; else it is given up."""
-        may_go_on = self._clock() - held.asked <= SECONDS and held.has_room
-        if not may_go_on:
-            self.end(number)
-        return may_go_on
+    def sweep(self) -> None:
+        """Gives up what nobody asks for any more."""
+        for number, each in list(self._held.items()):
+            if self._clock() - each.asked > SECONDS:
+                self.end(number)

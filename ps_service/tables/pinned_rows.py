@@ -19,20 +19,25 @@ _IN_SHARD: Final = _NOTHING + 1
 
 class PinnedRows:
     """As `RowKeeper`. A row is read from the shard until it changes or goes; before that, its values are copied. So
-    there are at most as many copies as there were rows. What the optimizer keeps of rows is not in it.
+    there are at most as many copies as there were rows. What the optimizer keeps of rows is not in it. With `numbers`,
+    int64 [n], it has only the rows with these, which are there.
 
     `version` is that of the rows, and `count` their number. The shard copies rows as long as something refers to this.
     """
 
-    def __init__(self, shard: TableShard) -> None:
+    def __init__(self, shard: TableShard, numbers: torch.Tensor | None = None) -> None:
         self._shard: Final = shard
         with shard.lock:
             ids = shard.population.map
-            _, in_use = ids.between(0, ids.rows)
             # By number of a row: where it is copied to, or that it is in the shard, or that there was none.
-            self._places: Final = in_use.to(torch.int32).add_(_NOTHING)
+            if numbers is None:
+                _, in_use = ids.between(0, ids.rows)
+                self._places = in_use.to(torch.int32).add_(_NOTHING)
+            else:
+                self._places = torch.full((ids.rows,), _NOTHING, dtype=torch.int32)
+                self._places[numbers] = _IN_SHARD
             self.version: Final[RowsVersion] = shard.watchers.version
-            self.count: Final = len(ids)
+            self.count: Final = len(ids) if numbers is None else len(numbers)
             self._copied: Final = make_id_map(max(self.count, 1))
             self._values: Final = make_rows(max(self.count, 1), shard.dim, shard.dtype)
             shard.watchers.tell_before(self)
@@ -86,8 +91,8 @@ class PinnedRows:
     def block(self, begin: int, count: int) -> tuple[Block, int | None]:
         """Copies of the rows among the `count` numbers from `begin` on, by `ids` and `values`, and the number to go on
         with; None at the end. In this way each row comes once."""
-        following = begin + count if begin + count < len(self._places) else None
-        return self.at(torch.arange(begin, len(self._places) if following is None else following)), following
+        begin, end = min(begin, len(self._places)), min(begin + count, len(self._places))
+        return self.at(torch.arange(begin, end)), end if end < len(self._places) else None
 
     def at(self, numbers: torch.Tensor) -> Block:
         """Copies of those rows that there were among some numbers, int64 [n]."""
@@ -100,6 +105,10 @@ class PinnedRows:
             ids[in_shard] = self._shard.population.map.ids_of(numbers[in_shard])
             ids[~in_shard] = self._copied.ids_of(places[~in_shard])
             return {"ids": ids, "values": self._gathered(numbers, places, in_shard)}
+
+    def forget(self, numbers: torch.Tensor) -> None:
+        """Has these rows no more: what was copied of them takes memory as long as this does, and no more is copied."""
+        self._places[numbers] = _NOTHING
 
     def _gathered(self, numbers: torch.Tensor, places: torch.Tensor, in_shard: torch.Tensor) -> torch.Tensor:
         values = torch.empty(len(numbers), self._shard.dim, dtype=self._shard.dtype)

@@ -309,7 +309,7 @@ class Population:
         """The rows of ids; all that are missing are added, and the rows of `kept` do not make room for them."""
         # Rows that have been removed take memory until other ids get their numbers.
         used = self.map.rows
-        most = min(self._most, used + self.budget.room(self._row_bytes + MAP_BYTES))
+        most = min(self._most, used + self.budget.room(self._row_bytes + MAP_BYTES, len(ids)))
         try:
             numbers, new = self.map.find_or_add(ids, most)
         except TooLargeError:

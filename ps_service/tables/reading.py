@@ -87,23 +87,33 @@ class ReadTable(MovingTable):
     ) -> tuple[tuple[int, int], int, tuple[dict[str, Any], torch.Tensor, int | None] | None]:
         """As `read_changes`, with all rows as of one moment, also those of several answers: that of the call without
         `reader`. The second value is what the next calls give as `reader`. There is None also if too many read in this
-        way, and for a reader who is not known any more: nothing was asked for in a minute, or tables had no room for
-        copies of the rows that have changed meanwhile."""
+        way, or tables have no room for copies of rows that change meanwhile, and for a reader that is not known any
+        more, because nothing was asked for in a minute, or that room was needed."""
         version = _version(since)
         check_begin(begin)
-        if reader is not None and type(reader) is not int:
-            raise InvalidArgumentError(f"a reader of changes is a number, not {shown(reader)}")
+        reader = None if reader is None else _number(reader)
         with self.shard.lock:
             self.check_mark(mark)
-            number = self._readers.begin(self.shard, version) if reader is None else reader
+            number = self._readers.begin(self.shard, version, mark) if reader is None else reader
             held = None if number is None else self._readers.find(number)
-            if number is None or held is None:
+            if number is None or held is None or held.next != begin:
                 return plain(self.shard.watchers.version), 0, None
-            block, gone, following = held.piece(begin, max(1, CHANGED_BYTES // (8 + self.shard.row_bytes)))
-            block, gone = self._own(block, gone)
-            if following is None:
+            self.check_mark(held.mark)
+            self.shard.feed.since(None, 0, 1)  # so that it does not end meanwhile
+            block, gone = self._own(*held.piece(max(1, CHANGED_BYTES // (8 + self.shard.row_bytes))))
+            if held.next is None:
                 self._readers.end(number)
+            following = held.next
         return plain(held.version), number, (sent(block, False, codec), gone, following)
+
+    @remote(role="bulk")
+    def end_reading(self, reader: int) -> None:
+        """Gives up what is kept for a reader of `read_changes_together` that does not read on."""
+        self._readers.end(_number(reader))
+
+    def sweep(self) -> None:
+        """As `RowsOfTable.sweep`."""
+        self._readers.sweep()
 
     def _own(self, block: Block, gone: torch.Tensor) -> tuple[Block, torch.Tensor]:
         """The rows of a block, and those of some ids, whose slots this owner has."""
@@ -118,6 +128,12 @@ class ReadTable(MovingTable):
         """As `Feed.state`."""
         with self.shard.lock:
             return self.shard.feed.state()
+
+
+def _number(reader: Any) -> int:
+    if type(reader) is not int:
+        raise InvalidArgumentError(f"a reader of changes is a number, not {shown(reader)}")
+    return reader
 
 
 def _version(plain: Any) -> RowsVersion:

@@ -48,6 +48,9 @@ class RowsOfTable:
             self.shard.check_options(**changed)
         return changed
 
+    def sweep(self) -> None:
+        """Gives up what is kept for readers that have not asked for long."""
+
     def apply(self, gradient: torch.Tensor, options: Mapping[str, Any]) -> None:
         """Updates rows with a gradient of `parameter` and these options of the optimizer."""
         if changed := self.changed(options):

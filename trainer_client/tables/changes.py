@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ps_wire.compression.registry import check_suitable_for_rows, decode
-from ps_wire.errors import ClosedError, InvalidArgumentError, RowsMovedError
+from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, RowsMovedError
 from ps_wire.numbers import check_seconds
 from trainer_client.pending import Pending
 
@@ -147,24 +148,38 @@ class Following:
         they were. If one does not go on with that, the changes have no version, and come again."""
         since = self._since()
         version: dict[str, tuple[int, int]] = {}
-        readers, places = dict[str, int | None].fromkeys(since), dict.fromkeys(since, 0)
-        while places:
-            asked = {
-                owner: self._ask(owner, "read_changes_together", since[owner], place, readers[owner])
-                for owner, place in places.items()
-            }
-            for owner, (now, reader, changed) in (await _answers(asked)).items():
-                if changed is None:
-                    return
-                version[owner], readers[owner] = tuple(now), reader
-                block, gone, after = changed
-                if after is None:
-                    del places[owner]
-                else:
-                    places[owner] = after
-                yield self._change(None, block, gone)
+        readers, places = dict[str, int](), dict.fromkeys(since, 0)
+        try:
+            while places:
+                asked = {
+                    owner: self._ask(owner, "read_changes_together", since[owner], place, readers.get(owner))
+                    for owner, place in places.items()
+                }
+                answers = await _answers(asked)
+                readers |= {owner: reader for owner, (_, reader, changed) in answers.items() if changed is not None}
+                for owner, (now, _, changed) in answers.items():
+                    if changed is None:
+                        return
+                    version[owner] = tuple(now)
+                    block, gone, after = changed
+                    if after is None:
+                        del places[owner]
+                    else:
+                        places[owner] = after
+                    yield self._change(None, block, gone)
+        finally:
+            self._end(readers, places)
+        self._since()  # with the same owners still
         yield Change(version, NO_IDS, torch.empty(0, self._table.dim, dtype=self._table.dtype), NO_IDS)
         self._version, self._is_behind = version, False
+
+    def _end(self, readers: Mapping[str, int], owners: Iterable[str]) -> None:
+        """Has these owners keep nothing more for their readers; one that is not reached notices by itself."""
+        for owner in owners:
+            if owner in readers:
+                with suppress(PsError):
+                    asked = self._table.follower.call(owner, "end_reading", readers[owner])
+                    asked.on_done(partial(_read_error, asked))
 
     def _since(self) -> Version:
         """The version to go on from. Raises `_TooOldError` if the table has other owners by now."""
@@ -201,6 +216,12 @@ def decoded(block: Mapping[str, Any], dim: int, dtype: torch.dtype) -> torch.Ten
     if isinstance(values, torch.Tensor):
         return values
     return decode(values, torch.empty(len(block["ids"]), dim, dtype=dtype))
+
+
+def _read_error(asked: Pending[Any]) -> None:
+    """Nobody has to know of it."""
+    if asked.failure is not None:
+        asked.failure.read()
 
 
 async def _answers(asked: Mapping[str, Pending[Any]]) -> dict[str, Any]:

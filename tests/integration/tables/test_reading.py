@@ -162,31 +162,6 @@ async def test_large_changes_come_in_pieces_while_rows_change(
     assert pieces > 3 and rows == await all_of(items) and rows.resets == 1
 
 
-@pytest.mark.parametrize("from_the_beginning", [True, False])
-async def test_more_that_changes_than_is_read_at_once_has_a_version(
-    items: tc.Table, trio: tuple[tc.Client, ...], monkeypatch: pytest.MonkeyPatch, from_the_beginning: bool
-) -> None:
-    ps, other = trio
-    theirs = await other.table("items")
-    monkeypatch.setattr(reading, "CHANGED_BYTES", 1000)
-    monkeypatch.setattr(reading, "PIECE_BYTES", 1000)
-    await train(ps, items, IDS)
-    rows = Rows() if from_the_beginning else await known(items, Rows())
-    await train(ps, items, IDS)
-    states = [await all_of(items)]
-    async with asyncio.timeout(60), aclosing(items.changes(rows.version, every=0)) as changes:
-        async for change in changes:
-            rows.take(change)
-            if change.version is not None:
-                break
-            # Before the next piece all rows change, and some come and go.
-            await train(other, theirs, IDS)
-            await theirs.remove(IDS[len(states) % 7 :: 9])
-            states.append(await all_of(items))
-    assert rows in states and rows.resets == 1
-    assert await known(items, rows) == await all_of(items) and rows.resets == 1
-
-
 async def test_rows_that_move_come_again(trio: tuple[tc.Client, tc.Client]) -> None:
     ps, _ = trio
     items = await table_of(ps, "items")
@@ -266,6 +241,7 @@ async def test_what_is_no_version_is_refused_by_owners(owner: Server, ps: tc.Cli
         *(("read_changes_together", since, 0) for since in (None, [1, 2, 3], 7)),
         *(("read_changes_together", (1, 2), begin) for begin in ("1", -1)),
         *(("read_changes_together", (1, 2), 0, reader) for reader in ("1", True, [], 1.0)),
+        *(("end_reading", reader) for reader in (None, "1", [])),
         *(
             ("read_block", 0, False, 0, codec)
             for codec in (("bf16", 3), ("bf17", {}), ("topk", {"ratio": 0.1}), "bf16", ({}, {}))
