@@ -19,6 +19,7 @@ from ps_service import hosted
 from ps_service.durability.point_in_time import Moment, build
 from ps_service.engine import Engine
 from tests.allowed import allowed
+from tests.conftest import StartProcess
 from tests.integration.restarting import Owner
 from tests.integration.restarts.conftest import checkpoint
 from tests.integration.support import bits
@@ -212,3 +213,17 @@ async def test_modules_and_optimizers_move_to_an_owner_on_another_device(
             for i in range(3, 5):
                 await trained.pass_of_both(ps, i)
             await trained.assert_same()
+
+
+@pytest.mark.gpu
+async def test_a_gpu_that_has_failed_leaves_no_request_without_an_answer(
+    start_process: StartProcess, tmp_path: Path
+) -> None:
+    owner = await start_process("--name", "ps0", "--device", "cuda:0", "--data-dir", str(tmp_path))
+    async with asyncio.timeout(60), tc.connect(owner.address) as ps:
+        net, items = await ps.module(nn.Embedding, 4, 2), await ps.table("items", 2)
+        for ids in ([9], [1]):
+            with pytest.raises(tc.PsError):
+                await net(torch.tensor(ids))
+        await items.upsert(torch.arange(3), torch.ones(3, 2))
+        assert (await items.read(torch.arange(3))).found.all()
