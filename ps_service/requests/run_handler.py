@@ -10,7 +10,7 @@ from ps_service.access.identities import asking
 from ps_service.parameters.locks import WouldBlock
 from ps_service.requests import durable, incidents, moving
 from ps_service.requests.error_answers import explain, failure, older_source, title
-from ps_wire.errors import PsError, StorageError
+from ps_wire.errors import PsError
 from ps_wire.runtime import latency
 from ps_wire.runtime.scopes import Scope, current_scope
 from ps_wire.v1.errors_pb2 import ErrorCode
@@ -123,7 +123,7 @@ def handle(
         # Even a SystemExit of hosted code becomes an answer, and does not end this process.
         answer = _answer_for(ctx, operation, request, raised, number)
         if ctx.effects is not None:
-            answer = _with_effects(ctx, number, answer)
+            answer = _with_effects(ctx, operation, number, answer)
         error = answer.reply.error.code
     finally:
         if token is not None:
@@ -143,12 +143,12 @@ def handle(
     return answer
 
 
-def _with_effects(ctx: RequestContext, number: int, answer: Answer) -> Answer:
+def _with_effects(ctx: RequestContext, operation: Operation, number: int, answer: Answer) -> Answer:
     """The answer to a request that has failed, and may have changed something."""
     try:
         ctx.commit(number, answer)
-    except StorageError as error:
-        return failure(error, number)
+    except Exception as error:  # without an answer the trainer would wait for ever
+        return failure(explain(error, operation.name, hosted=False), number)
     return answer
 
 

@@ -26,7 +26,7 @@ from ps_wire.refs import Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1 import operations_pb2 as operations
 from ps_wire.v1.values_pb2 import Handle, Value
-from tests.integration.restarting import Owner
+from tests.integration.restarting import TALLY, Owner
 from tests.integration.restarts.test_killed import X, batch, in_both_modes, local_pass, mode, one_pass
 from tests.integration.support import bits
 from tests.ps_service.requests.asking import Asker
@@ -307,3 +307,21 @@ async def test_nobody_else_is_asked_while_others_wait_for_the_log(owner: Owner, 
     with pytest.raises(tc.errors.InvalidArgumentError, match="no handle to an object of another owner"):
         await ask("load_state", operations.LoadStateRequest(target=net.ref.to_message(), state=options))
     assert not asked and kept  # which would be freed without its handle
+
+
+async def test_a_log_that_fails_unexpectedly_leaves_no_request_without_an_answer(
+    owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tally = await ps.create(TALLY)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("the device has failed")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(OwnersLog, "_note_drawn", fails)
+        async with asyncio.timeout(60):
+            with pytest.raises(tc.PsError, match="the device has failed"):
+                await tally.add()
+            with pytest.raises(tc.errors.InternalError, match=r"its log says why \(RuntimeError\)"):
+                await tally.add("no number")
+    assert await tally.add() > 0
