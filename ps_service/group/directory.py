@@ -290,6 +290,8 @@ class Directory:
                 )
             self._rendezvous[key] = rendezvous
             rendezvous.arrive(name, session, value)
+            if leaving and rendezvous.complete and self._formation is not None:
+                self._formation.end(names)
 
             def result() -> RendezvousResult | None:
                 found = rendezvous.result(name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from ps_service.group.lineage import NO_LINEAGE, Lineage
-from ps_wire.errors import InvalidArgumentError, NameConflictError, PsError, UnavailableError
+from ps_wire.errors import DrainingError, InvalidArgumentError, NameConflictError, PsError, UnavailableError
 
 K = TypeVar("K")
 
@@ -48,17 +48,24 @@ class Formation:
         self._arrived: dict[bytes, MemberEntry] = {}
         self._sizes: dict[bytes, int] = {}
         self._told: set[bytes] = set()
+        self._over = False
 
     def arrive(self, entry: MemberEntry, size: int) -> list[MemberEntry]:
         """A member arrives, asks again, or says that it knows the outcome. Returns who enters the directory now.
 
-        Raises `NameConflictError` if the group is whole without it, or `InvalidArgumentError` if it is of another size.
+        Raises `NameConflictError` if the group is whole without it, `InvalidArgumentError` if it is of another size,
+        and `DrainingError` if the members have met to leave the group.
         """
         known = self._arrived.get(entry.session)
         if self._whole:
             if entry == known:
                 self._told.add(entry.session)
                 return []
+            if self._over:
+                # Not as if it was started again after a crash: it may be meant for a group that begins after this one.
+                raise DrainingError(
+                    f"the members of this group have met to leave it, and {entry} comes too late for it"
+                )
             self._check_return(entry, size)
             self._replace(entry, size)
             return [entry]
@@ -71,6 +78,10 @@ class Formation:
             self._told.add(session)
             if not self._whole and self._error is None:
                 del self._arrived[session], self._sizes[session]
+
+    def end(self, names: Iterable[str]) -> None:
+        """Members have met to leave. If these are all, none comes back."""
+        self._over = self._over or (self._whole and {entry.name for entry in self._arrived.values()} <= set(names))
 
     def give_up(self, why: str) -> None:
         """The member with the directory does not wait any longer: the formation fails for all."""

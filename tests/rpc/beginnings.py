@@ -321,10 +321,10 @@ def before(cls: type, method: str, *steps: Callable[[], None]) -> None:
     """Takes some steps before a method begins."""
     original = getattr(cls, method)
 
-    async def called(*args: Any) -> Any:
+    async def called(*args: Any, **options: Any) -> Any:
         for step in steps:
             await asyncio.to_thread(step)
-        return await original(*args)
+        return await original(*args, **options)
 
     setattr(cls, method, called)
 

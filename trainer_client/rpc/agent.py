@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ps_service.execution.periodic import Periodic
 from ps_service.passes import calls
 from ps_service.sessions.fence import BEAT_SECONDS
-from ps_wire.errors import RAN_OUT, DeadlineExceededError, InvalidArgumentError, PsError, UnavailableError
+from ps_wire.errors import (
+    RAN_OUT,
+    DeadlineExceededError,
+    DrainingError,
+    InvalidArgumentError,
+    PsError,
+    UnavailableError,
+)
 from ps_wire.numbers import check_timeout
 from ps_wire.runtime import tasks
 from ps_wire.runtime.noop import noop
@@ -117,8 +124,8 @@ class Agent:
             try:
                 members = await entry.make(others.directory)
                 break
-            except UnavailableError:
-                if not await entry.may_meet_another():
+            except (DrainingError, UnavailableError) as error:
+                if not await entry.may_meet_another(is_over=isinstance(error, DrainingError)):
                     raise
         if starts and not plan.keeps_directory:
             self._watch(entry)

@@ -121,9 +121,10 @@ class Entry:
                     except PsError:
                         await asyncio.sleep(_LOOK_SECONDS)  # the session was ended, and opens again
 
-    async def may_meet_another(self) -> bool:
-        """Whether to reach the directory again, after it was left: soon a file names another, or none."""
-        if self.plan.file is None or self.plan.keeps_directory or self._deadline.over:
+    async def may_meet_another(self, is_over: bool) -> bool:
+        """Whether to reach the directory again, after it was left, or was that of a group that `is_over`: soon a file
+        names another, or none; or another has the same address."""
+        if (self.plan.file is None and not is_over) or self.plan.keeps_directory or self._deadline.over:
             return False
         await asyncio.sleep(_LOOK_SECONDS)
         return True

@@ -9,7 +9,7 @@ import pytest
 
 from ps_service.group.directory import Directory
 from ps_service.group.formation import MemberEntry, Progress
-from ps_wire.errors import InvalidArgumentError, NameConflictError, UnavailableError
+from ps_wire.errors import DrainingError, InvalidArgumentError, NameConflictError, UnavailableError
 
 
 class Group:
@@ -125,6 +125,20 @@ def test_only_its_members_come_back_to_a_whole_group(group: Group) -> None:
     group.leave("b")
     assert group.arrive("b again", "bert", 1).done()
     assert group.directory.find("bert", None) == MemberEntry("bert", "b again:1", 1, group.session("b again"))
+
+
+def test_nobody_comes_back_to_a_group_whose_members_have_met_to_leave_it(group: Group) -> None:
+    """It may be meant for the next group at the same address."""
+    names = ("anna", "bert", "carl")
+    for label, name, rank in zip("abc", names, range(3), strict=True):
+        group.arrive(label, name, rank)
+    waits = [group.directory.rendezvous(group.session(each), "end", name, names, None, leaving=True).future
+             for each, name in zip("abc", names, strict=True)]  # fmt: skip
+    assert all(each.done() for each in waits)
+    assert group.arrive("c", "carl", 2).done(), "it knows that it is in the group"
+    group.leave("b")
+    with pytest.raises(DrainingError, match=r"met to leave it, and 'bert' \(rank 1\) comes too late"):
+        group.arrive("b again", "bert", 1)
 
 
 def test_it_is_known_when_all_members_know_that_the_group_is_whole(group: Group) -> None:
