@@ -25,6 +25,10 @@ _HOW: Final = (
 )
 
 
+_OF_ALL_NAMESPACES: Final = frozenset(("checkpoint", "evict", "move", "sessions"))
+"""Operations for which a role in one namespace is not enough, but for their plain requests."""
+
+
 class Plain(NamedTuple):
     """What a plain request of an operation needs, which is less than others: those that `holds` is true for."""
 
@@ -94,9 +98,13 @@ class Access:
     def check(self, identity: Identity, asked: Asked, request: object = None) -> None:
         """Raises `PermissionDeniedError` if an identity may not do what it asks for. This is the one decision. Without
         a `request`, which has not been read yet, it passes if some request of that kind may pass."""
+        plain, needs = asked.plain, roles.NAMES.get(asked.needs, "")
         if asked.needs == roles.NOBODY or identity.rights & asked.needs:
+            is_plain = plain is not None and (request is None or plain.holds(request))
+            if asked.name in _OF_ALL_NAMESPACES and identity.name and not identity.is_everywhere and not is_plain:
+                why = f"{asked.name} concerns all namespaces, and {identity} has the role {needs} in one alone"
+                raise self.refused(identity, asked.name, f"{why}. Ask for a token with it in 'default'")
             return
-        plain, needs = asked.plain, roles.NAMES[asked.needs]
         if plain is not None:
             if identity.rights & plain.needs and (request is None or plain.holds(request)):
                 return

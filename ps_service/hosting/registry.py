@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
+from ps_service.access import namespaces
 from ps_service.hosting.moved_objects import MovedObjects
 from ps_service.quotas.accounts import NOBODY
 from ps_wire.close_names import hint
@@ -209,9 +210,9 @@ class Registry:
         try:
             return self._names[name]
         except KeyError:
-            # `status` lists all names to any trainer, so none is given away here.
             self.moved.check_name(name)
-            close = hint(name, list(self._names))
+            # `status` lists the names of its namespace to any trainer, so none is given away here.
+            close = hint(name, [each for each in list(self._names) if namespaces.of(each) == namespaces.of(name)])
             raise UnknownNameError(f"owner {self.owner!r} hosts nothing under the name {name!r}{close}") from None
 
     def under(self, name: str) -> HostedObject | None:

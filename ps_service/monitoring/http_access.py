@@ -46,7 +46,7 @@ class HttpAccess:
             self._check_place(request)
         point = PATHS.get(path, OTHER)
         if self._access.is_on and point.needs != roles.NOBODY:
-            self._check_caller(request, point)
+            _check_caller(self._access, point, request)
         return await handler(request)
 
     def _check_place(self, request: web.Request) -> None:
@@ -74,17 +74,27 @@ class HttpAccess:
             return False
         return True  # no name, which DNS could give another meaning
 
-    def _check_caller(self, request: web.Request, point: Point) -> None:
-        try:
-            sent = request.headers.getall(hdrs.AUTHORIZATION, [])
-            identity = self._access.identify(sent, _names(request), point.name)
-            self._access.check(identity, point)
-        except UnauthenticatedError as error:
-            # A browser asks for a name and a password: the token is the password.
-            asks = {hdrs.WWW_AUTHENTICATE: 'Basic realm="name and token", charset="UTF-8", Bearer'}
-            raise web.HTTPUnauthorized(text=f"{error}\n", headers=asks) from None
-        except PermissionDeniedError as error:
-            raise web.HTTPForbidden(text=f"{error}\n") from None
+
+def is_allowed(access: Access, point: Point, request: web.Request) -> bool:
+    """Whether a caller that was let in would be let in now: its token may have been revoked."""
+    try:
+        _check_caller(access, point, request)
+    except web.HTTPException:
+        return False
+    return True
+
+
+def _check_caller(access: Access, point: Point, request: web.Request) -> None:
+    try:
+        sent = request.headers.getall(hdrs.AUTHORIZATION, [])
+        identity = access.identify(sent, _names(request), point.name)
+        access.check(identity, point)
+    except UnauthenticatedError as error:
+        # A browser asks for a name and a password: the token is the password.
+        asks = {hdrs.WWW_AUTHENTICATE: 'Basic realm="name and token", charset="UTF-8", Bearer'}
+        raise web.HTTPUnauthorized(text=f"{error}\n", headers=asks) from None
+    except PermissionDeniedError as error:
+        raise web.HTTPForbidden(text=f"{error}\n") from None
 
 
 def _host_of(address: str) -> str:

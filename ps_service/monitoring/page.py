@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
@@ -13,8 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ps_service.monitoring import page_formats, page_messages, page_values
 from ps_service.monitoring.group_watch import GroupWatch
+from ps_service.monitoring.http_access import is_allowed
 from ps_service.monitoring.page_feed import PageFeed
 from ps_service.monitoring.page_numbers import described, lists
+from ps_service.monitoring.paths import PATHS
 from ps_wire.release import RELEASE
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ class Page:
         self._engine = engine
         self._address = address
         self.watch = GroupWatch(engine, address)
-        self.feed = PageFeed(self.watch)
+        self.feed = PageFeed(self.watch, partial(is_allowed, engine.access, PATHS["/messages"]))
         self._files = _static()
         environment = Environment(
             loader=PackageLoader("ps_service.monitoring", "page_files/templates"),

@@ -7,6 +7,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from aiohttp import web
@@ -56,9 +57,10 @@ def _event(data: str) -> bytes:
 
 
 class PageStream:
-    """The messages to one page. `cut_off` breaks its connection."""
+    """The messages to one page. `cut_off` breaks its connection. It ends soon when it is not allowed any more."""
 
-    def __init__(self, cut_off: Callable[[], object]) -> None:
+    def __init__(self, cut_off: Callable[[], object], is_allowed: Callable[[], bool]) -> None:
+        self.is_allowed = is_allowed
         self._cut_off = cut_off
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue()  # an empty message is the end
         self._bytes = 0
@@ -89,9 +91,11 @@ class PageStream:
 
 
 class PageFeed:
-    """The open pages, and what they have been told already. Used on the event loop."""
+    """The open pages, and what they have been told already; those that are not allowed any more are closed. Used on the
+    event loop."""
 
-    def __init__(self, watch: GroupWatch) -> None:
+    def __init__(self, watch: GroupWatch, is_allowed: Callable[[web.Request], bool]) -> None:
+        self._is_allowed = is_allowed
         self.streams: set[PageStream] = set()
         self._watch = watch
         self._task: asyncio.Task[None] | None = None
@@ -108,7 +112,7 @@ class PageFeed:
                 text=f"{MOST_STREAMS} pages are open already; close one\n", headers={"Retry-After": "5"}
             )
         response = web.StreamResponse(headers={**headers, **_HEADERS})
-        stream = PageStream(transport.abort)
+        stream = PageStream(transport.abort, partial(self._is_allowed, request))
         self.streams.add(stream)
         try:
             with suppress(ConnectionError):
@@ -146,6 +150,9 @@ class PageFeed:
             await asyncio.sleep(SAMPLE_SECONDS)
             if not self.streams:
                 return
+            for each in self.streams:
+                if not each.is_allowed():
+                    each.end()
             self._watch.want()
             try:
                 self.send(_event(self._news()))

@@ -24,7 +24,7 @@ def reduce(engine: Engine, asker: Asker, reply: StatusReply) -> None:
     own = {each.trainer for each in engine.sessions.all() if each.identity.name == asker.identity.name}
     ids = session_ids(engine)
     shown = {ids[each] for each in own if each in ids}
-    names = {each.hex()[:8] for each in own}
+    names = {name for each in own if engine.sessions.is_known_as(name := each.hex()[:8], asker.identity.name)}
 
     is_near = near(asker)
     for entries in (reply.objects, reply.optimizers, reply.tables, reply.communicators):

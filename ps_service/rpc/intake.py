@@ -12,20 +12,22 @@ from ps_wire.numbers import check_seconds
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.sessions.sessions import SessionState
     from ps_wire.connections.frames import Packet
+    from ps_wire.v1.frames_pb2 import Request
 
 
 class Intake:
     """Assembles the messages of one stream. Large ones count towards the budget of its session: `begun` has the sizes
     of those that have begun to arrive, by number. While it is empty, packets of small ones need only `feed`."""
 
-    def __init__(self, engine: Engine, trainer: bytes) -> None:
+    def __init__(self, engine: Engine, session: SessionState) -> None:
         self._limit = engine.limits.max_message_bytes
         self._assembler = Assembler(self._limit)
         self._budget = engine.budget
-        self._holding = engine.budget.of(trainer)
+        self._session = session
+        self._holding = engine.budget.of(session.trainer)
         self._quotas = engine.quotas if engine.quotas.is_on else None
-        self._trainer = trainer
         self._pausing: asyncio.Task[Message | None] | None = None
         self.begun: dict[int, int] = {}
         self.place = self._assembler.place
@@ -41,10 +43,10 @@ class Intake:
         if SMALL_BYTES < nbytes <= self._limit and not frame.HasField("part"):
             if self._quotas is not None:
                 try:
-                    self._quotas.check_message(self._quotas.account_of(self._trainer), nbytes)
+                    self._quotas.check_message(self._quotas.account_of(self._session.trainer), nbytes)
                 except QuotaError as error:
                     return self._assembler.refuse(packet, error)
-            if not self._budget.admits(self._holding, nbytes, frame.request.depth > 0):
+            if not self._budget.admits(self._holding, nbytes, self._is_nested(frame.request)):
                 self._pausing = asyncio.create_task(self._when_admitted(packet, nbytes))
                 return self._pausing
             message = self.feed(packet)
@@ -71,7 +73,7 @@ class Intake:
         request = packet.frame.request
         try:
             check_seconds("timeout_seconds", request.timeout_seconds)
-            await self._budget.admitted(self._holding, nbytes, request.depth > 0, request.timeout_seconds)
+            await self._budget.admitted(self._holding, nbytes, self._is_nested(request), request.timeout_seconds)
         except (InvalidArgumentError, OverloadedError) as error:
             return self._assembler.refuse(packet, error)
         message = None
@@ -83,6 +85,10 @@ class Intake:
         finally:
             self._release(nbytes)
         return message
+
+    def _is_nested(self, request: Request) -> bool:
+        """Whether another request waits for this one."""
+        return request.depth > 0 and self._session.may_nest
 
     def _release(self, nbytes: int) -> None:
         if nbytes:

@@ -235,7 +235,7 @@ class Servicer:
 
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
         """Handles what arrives on a stream, until it ends or a newer one replaces it."""
-        intake = Intake(self._engine, session_handler.session.trainer)
+        intake = Intake(self._engine, session_handler.session)
         session, stream, waiting = session_handler.session, session_handler.stream, outbox.waiting
         most = _MOST_UNSENT * self._engine.limits.max_in_flight
         rate_limiting = RateLimiting(self._engine.quotas, session) if self._engine.quotas.is_on else None

@@ -69,6 +69,7 @@ class SessionHandler(Observer):
             self._answer_again(number)
             return
         follows, seconds = envelope.after, envelope.timeout_seconds
+        depth = envelope.depth if session.may_nest else 0
         name = envelope.WhichOneof("operation")
         if (
             name is None
@@ -86,7 +87,7 @@ class SessionHandler(Observer):
             return
         gate = engine.gate
         if gate.state is not _OPEN and not (
-            self._turned_away.isdisjoint(follows) and gate.admits(session.trainer, operation, request, envelope.depth)
+            self._turned_away.isdisjoint(follows) and gate.admits(session.trainer, operation, request, depth)
         ):
             self._turn_away(number)
             return
@@ -112,7 +113,7 @@ class SessionHandler(Observer):
                 ctx.run_after()
         if answer is None:
             ctx.after = None
-            self._queue(Execution(ctx, operation, request, self, number, seconds, envelope.depth), unanswered)
+            self._queue(Execution(ctx, operation, request, self, number, seconds, depth), unanswered)
         elif self._followers.of and not session.ended:
             self._followers.ended(number, answer)
 

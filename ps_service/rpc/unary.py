@@ -30,6 +30,7 @@ from ps_service.rpc.unary_metadata import (
     NUMBER_KEY,
     POSITION_KEY,
     STATUS,
+    TRAINER_KEY,
     Caller,
     caller_of,
     fit_for_metadata,
@@ -162,9 +163,9 @@ class UnaryMethods:
         self._none_open.clear()
         context.add_done_callback(self._done)
         seconds = min(context.time_remaining() or 0.0, LONGEST_SECONDS)
-        of = caller.trainer if caller.named else UNNAMED
+        of = self._budget.key_of(caller.trainer, caller.asker)
         try:
-            with self._budget.counted(of, operation, request):
+            with self._budget.counted(of, caller.asker, operation, request):
                 result = await self._answer_of(caller, operation, request, seconds, context)
         except OverloadedError as error:
             self._engine.counters.refuse(error.code)
@@ -175,7 +176,10 @@ class UnaryMethods:
         if log is not None and log.acknowledges and result.position:
             failed = await synced(log, result.position)
             result = result if failed is None else failure(failed)
-        self._budget.count_answer(of, result, context)
+        try:
+            self._budget.count_answer(of, result, context)
+        except OverloadedError as error:
+            result = failure(error)
         told: list[tuple[str, str | bytes]] = [(INCARNATION_KEY, self._engine.incarnations.current)]
         if result.reply.position:
             told.append((POSITION_KEY, str(result.reply.position)))
@@ -193,6 +197,14 @@ class UnaryMethods:
         asker = None if identity is ANYONE else Asker(identity.within(namespace), caller.trainer, namespace)
         self._engine.belongings.admit(asker, namespace, operation, request)
         self._engine.sessions.check(caller.trainer, identity)
+        session = self._engine.sessions.get(caller.trainer)
+        if session is not None and session.namespace != namespace and (session.streams or not operation.mutates):
+            # It would act where the session is, and its rights were looked at in the other one.
+            there = session.namespace or namespaces.DEFAULT
+            raise InvalidArgumentError(
+                f"the session {session.name} is in the namespace {there!r}, and the metadata {NAMESPACE_KEY} says "
+                f"{namespace or namespaces.DEFAULT!r}: send the same, or another {TRAINER_KEY}"
+            )
         return caller._replace(asker=asker)
 
     def _check_quotas(self, asker: Asker | None, request: Any) -> None:

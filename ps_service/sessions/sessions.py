@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ps_service.access import roles
 from ps_service.access.identities import ANYONE, Asker
 from ps_service.measures.pace import Pace
 from ps_service.quotas.accounts import NOBODY, Account
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _REMEMBERED: Final = 4096
 """Most trainers whose session the operator ended to remember until they come back."""
+
+_MOST_NAMES: Final = 65_536
+"""Most displayed ids of which is remembered whose they were."""
 
 
 class Incarnations:
@@ -73,6 +77,8 @@ class SessionState:
         self.asker: Asker | None = None
         # Whether its requests are looked at before they run.
         self.is_checked = False
+        # Whether its requests may say that others wait for them, as those of hosted code do.
+        self.may_nest = True
         self.account = NOBODY
         # Why the owner ended it, for its trainer; empty if the lease ran out.
         self.why_lost = ""
@@ -115,6 +121,7 @@ class SessionState:
         self.identity = identity.within(self.namespace)
         self.asker = None if identity is ANYONE else Asker(self.identity, self.trainer, self.namespace)
         self.is_checked = self.asker is not None or bool(self.namespace)
+        self.may_nest = bool(self.identity.rights & roles.OWNER)
 
     def touch(self) -> None:
         """Renews the lease."""
@@ -141,6 +148,8 @@ class Sessions:
         self._sessions: dict[bytes, SessionState] = {}
         self._numbers = itertools.count(1)
         self._evicted: dict[bytes, str] = {}
+        # The identity of all sessions that were displayed under an id; None if there were several.
+        self._identities: dict[str, str | None] = {}
         self._steps_before = 0
         # Is told the id of each trainer whose session begins, and the name of its identity, if the owner has a log.
         self.when_opened: Callable[[bytes, str], None] | None = None
@@ -200,6 +209,7 @@ class Sessions:
         if session is None:
             session = self._sessions[trainer] = SessionState(trainer, self._clock, next(self._numbers))
             session.belongs_to(identity)
+            self._note_name(session)
             session.account = Account(identity.name)
             if self._quotas is not None:
                 self._quotas.take(session.account, sessions=1)
@@ -209,6 +219,17 @@ class Sessions:
             session.belongs_to(identity)
         session.touch()
         return session
+
+    def is_known_as(self, name: str, identity: str) -> bool:
+        """Whether the id that was displayed for a trainer stands for trainers of that identity alone: trainers choose
+        their ids, also such as begin like others."""
+        return self._identities.get(name) == identity
+
+    def _note_name(self, session: SessionState) -> None:
+        known = self._identities.pop(session.name, session.identity.name)
+        self._identities[session.name] = known if known == session.identity.name else None
+        if len(self._identities) > _MOST_NAMES:
+            del self._identities[next(iter(self._identities))]
 
     def enter(self, session: SessionState, identity: Identity, namespace: str) -> None:
         """A session belongs to an identity, and looks up names in a namespace, from now on. It counts there."""

@@ -57,7 +57,7 @@ async def test_a_timeout_that_is_no_time_is_refused_and_counts_nowhere(
 @pytest.mark.parametrize("seconds", NO_TIMES)
 async def test_a_message_whose_timeout_is_no_time_does_not_wait_for_space(seconds: float) -> None:
     owner = engine(limits=Limits(max_session_bytes=MIB))
-    intake = Intake(owner, b"a" * 16)
+    intake = Intake(owner, owner.sessions.open(b"a" * 16))
     intake.take(Packet(Frame(number=1, request=Request(), payload_bytes=MIB), (memoryview(b"x"),)))
     request = Request(timeout_seconds=seconds)
     refused = intake.take(Packet(Frame(number=2, request=request, payload_bytes=MIB), (memoryview(b"x"),)))

@@ -226,6 +226,8 @@ class ObjectMoves:
                     f"the object {object_id} has come to owner {engine.name!r}, and was removed since"
                 )
             if hosted is not None:
+                if engine.registry.guard is not None:
+                    engine.registry.guard(hosted)
                 ctx.describe(reply.objects.add(), hosted)
 
     def _drop(self, ctx: RequestContext, move: str) -> None:

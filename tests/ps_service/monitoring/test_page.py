@@ -327,7 +327,7 @@ async def test_a_page_that_does_not_read_is_cut_off_and_the_others_go_on(
 async def test_a_stream_counts_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_feed, "MOST_WAITING_BYTES", 10)
     cut: list[bool] = []
-    stream = PageStream(lambda: cut.append(True))
+    stream = PageStream(lambda: cut.append(True), lambda: True)
     stream.send(b"x" * 100)  # alone, a message may be longer
     assert not cut
     stream.send(b"x")

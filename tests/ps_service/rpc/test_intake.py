@@ -30,7 +30,7 @@ def _chunks(payload: bytes) -> tuple[memoryview, ...]:
 
 
 def test_a_message_counts_until_it_is_whole(engine: Engine) -> None:
-    intake = Intake(engine, ANNA)
+    intake = Intake(engine, engine.sessions.open(ANNA))
     assert intake.take(begin(1, MIB, b"x")) is None
     assert engine.budget.requests == MIB
     message = intake.take(part(1, 1, bytes(MIB - 1)))
@@ -39,7 +39,7 @@ def test_a_message_counts_until_it_is_whole(engine: Engine) -> None:
 
 
 async def test_a_message_that_arrives_whole_counts_nowhere_also_if_it_has_waited(engine: Engine) -> None:
-    intake, most = Intake(engine, ANNA), engine.limits.max_session_bytes
+    intake, most = Intake(engine, engine.sessions.open(ANNA)), engine.limits.max_session_bytes
     assert isinstance(intake.take(begin(1, MIB, bytes(MIB))), Message)
     assert engine.budget.requests == 0
     engine.budget.take(engine.budget.of(ANNA), most)
@@ -56,7 +56,7 @@ async def test_a_message_that_arrives_whole_counts_nowhere_also_if_it_has_waited
 def test_a_part_that_announces_a_payload_of_its_own_is_refused_and_counts_nowhere(
     engine: Engine, announced: int
 ) -> None:
-    intake = Intake(engine, ANNA)
+    intake = Intake(engine, engine.sessions.open(ANNA))
     intake.take(begin(1, MIB, b"x"))
     with pytest.raises(InvalidArgumentError, match="a part of message 1 announces a payload"):
         intake.take(part(1, 1, b"y", announced))
@@ -66,7 +66,7 @@ def test_a_part_that_announces_a_payload_of_its_own_is_refused_and_counts_nowher
 
 
 def test_a_message_that_is_cancelled_while_it_arrives_counts_until_it_is_whole(engine: Engine) -> None:
-    intake = Intake(engine, ANNA)
+    intake = Intake(engine, engine.sessions.open(ANNA))
     intake.take(begin(1, MIB, b"x"))
     message = intake.take(Packet(Frame(number=1, cancel=Cancel())))
     assert isinstance(message, Message) and message.frame.HasField("cancel")
@@ -76,7 +76,7 @@ def test_a_message_that_is_cancelled_while_it_arrives_counts_until_it_is_whole(e
 
 
 async def test_a_message_that_waits_for_space_when_its_stream_ends_counts_nowhere(engine: Engine) -> None:
-    intake, most = Intake(engine, ANNA), engine.limits.max_session_bytes
+    intake, most = Intake(engine, engine.sessions.open(ANNA)), engine.limits.max_session_bytes
     intake.take(begin(1, most, b"x"))
     pausing = intake.take(begin(2, MIB, b"x"))
     assert isinstance(pausing, asyncio.Task)
