@@ -13,7 +13,7 @@ from ps_service.hosting.moved_objects import Arrival
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ps_service.engine import Engine
 
@@ -43,6 +43,22 @@ def apply(engine: Engine, effect: pb.MoveEffect) -> None:
             for object_id, name in reversed((arrival.objects if arrival is not None else {}).items()):
                 registry.drop(object_id, name)
                 moves.held.pop(object_id, None)
+
+
+def restore(engine: Engine, noted: Iterable[pb.MoveEffect]) -> None:
+    """Does what a checkpoint has of moves, once the objects that it has are made. An object that has left and is coming
+    back is one of these, and stays."""
+    effects = list(noted)
+    coming = {one.object_id for each in effects if each.state != pb.MOVE_STATE_LEFT for one in each.objects}
+    for effect in effects:
+        if effect.state != pb.MOVE_STATE_LEFT:
+            apply(engine, effect)
+            continue
+        for each in effect.objects:
+            if each.object_id in coming:
+                engine.registry.moved.left(each.object_id, each.name, effect.owner, effect.move)
+            else:
+                engine.registry.leave(each.object_id, each.name, effect.owner, effect.move)
 
 
 def _arrive(engine: Engine, effect: pb.MoveEffect) -> None:

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from ps_service.access.identities import remembered
-from ps_service.durability import members, prepared_steps, rounds
-from ps_service.durability.move_effects import apply
+from ps_service.durability import members, move_effects, prepared_steps, rounds
 from ps_service.durability.run_records import applied_runs
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
@@ -76,8 +75,7 @@ def _restore(engine: Engine, folder: Path, manifest: Manifest, checkpoint: pb.Ch
     for session in checkpoint.sessions:
         _begin(engine, session, source)
     engine.contexts.runs.restore(applied_runs(checkpoint.runs, made))
-    for effect in checkpoint.moves:
-        apply(engine, effect)
+    move_effects.restore(engine, checkpoint.moves)
     for passes in checkpoint.passes:
         if passes.killed:
             engine.contexts.lose_up_to(ContextId(passes.trainer, passes.killed))

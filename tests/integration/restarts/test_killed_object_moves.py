@@ -201,6 +201,36 @@ async def test_checkpoints_know_what_has_moved(tmp_path: Path, restart: Any) -> 
         assert await plain.state() == await moved.state()
 
 
+@pytest.mark.parametrize("step", [pb.MOVE_MAKE, pb.MOVE_ARRIVE, pb.MOVE_RELEASE])
+async def test_a_checkpoint_has_an_object_that_is_coming_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Any
+) -> None:
+    """The owner had the object before, so that it knows where it went."""
+    original = ObjectMove._call
+
+    async def call(move: ObjectMove, session: Any, action: Any, *args: Any, **fields: Any) -> Any:
+        result = await original(move, session, action, *args, **fields)
+        if action == step and move._target.owner == "ps0":
+            await checkpoint(moved.owners["ps0"])
+        return result
+
+    monkeypatch.setattr(ObjectMove, "_call", call)
+    async with AsyncExitStack() as stack:
+        moved, ended = await pair(stack, tmp_path / "moved"), asyncio.Event()
+        ended.set()
+        await moved.train(ended, 3)
+        await moved.ps.move("net", to="ps1")
+        await moved.train(ended, 5)
+        await moved.ps.move("net", to="ps0", owner="ps1")
+        await moved.train(ended, 7)
+        await moved.owners["ps0"].crash()
+        await moved.train(ended, 9)
+        assert moved.has() == ["ps0"]
+        plain = await undisturbed(stack, tmp_path, 9)
+        assert plain.losses == moved.losses
+        assert await plain.state() == await moved.state()
+
+
 @pytest.mark.parametrize("restart", [Owner.crash, Owner.restart], ids=["killed", "stopped"])
 async def test_a_pass_that_is_run_again_counts_once_although_its_module_has_moved(tmp_path: Path, restart: Any) -> None:
     async with AsyncExitStack() as stack:
