@@ -104,7 +104,8 @@ class Moves:
         return len(chain) == 1 or all(each is session for each in there)
 
     async def follow(self, moved: ObjectMovedError) -> Any:
-        """The session with the owner to ask, which has accepted what has moved to it. Raises `PsError`."""
+        """The session with the owner to ask, which has accepted what has moved to it, maybe by way of others. Raises
+        `PsError`."""
         if not moved.owner:
             await asyncio.sleep(_AGAIN_SECONDS)
             return self._session
@@ -114,9 +115,13 @@ class Moves:
                 return known
             if self._others is None:
                 raise moved
-            session = await self._others.reach(moved.owner)
-            await self._accepted(session, moved)
-            return session
+            while True:
+                session = await self._others.reach(moved.owner)
+                try:
+                    await self._accepted(session, moved)
+                    return session
+                except ObjectMovedError as further:
+                    moved = further  # it has left that owner, too
 
     async def _accepted(self, session: Redirecting, moved: ObjectMovedError) -> None:
         if not (moved.move or moved.object_id):
@@ -128,7 +133,8 @@ class Moves:
 
         for info in await session.submit(Request(move=action), None, objects):
             session.moves.objects.pop(info.handle.object_id, None)
-            self.objects[info.handle.object_id] = session
+            if session is not self._session:  # else it has come back
+                self.objects[info.handle.object_id] = session
         for each in list(self.followers):
             each.objects_moved()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from contextvars import Context
@@ -94,6 +95,25 @@ async def test_an_optimizer_that_has_moved_is_given_by_its_name(addresses: list[
         await its.train(other, 1)
         await own.train(ps, 2)
         assert await own.state() == await its.state() and found.remotes["ps1"].handle == own.opt.remotes["ps1"].handle
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["on", "round"])
+async def test_a_trainer_that_has_missed_several_moves_follows_all(
+    addresses: list[str], tmp_path: Path, back: bool
+) -> None:
+    async with Owner(tmp_path / "ps2", "ps2", durability=DURABLE) as third:
+        everywhere = [*addresses, third.address]
+        async with tc.connect(*everywhere) as ps, tc.connect(*everywhere) as other:
+            own, its = await model(ps, "net"), await model(other, "net")
+            await own.train(ps, 0)
+            moves = ["ps1", "ps2", "ps0", "ps1"] if back else ["ps1", "ps2"]
+            for source, to in itertools.pairwise(["ps0", *moves]):
+                await ps.move("net", to=to, owner=source)
+            await asyncio.gather(*(its.second(its.first(torch.ones(1, 4))) for _ in range(3)))
+            await its.train(other, 1)
+            await own.train(ps, 2)
+            assert await own.state() == await its.state()
+            assert own.owners == its.owners == {moves[-1]}
 
 
 async def test_objects_move_while_trainers_train(addresses: list[str]) -> None:
