@@ -35,20 +35,24 @@ MOST_APPLIED: Final = 4096
 
 class Leaving:
     """A move of slots, bool [SLOTS], away from this owner, by its id. It is `quiet` if no pass has used the rows since
-    the table was closed, which ends at `closed_until`, on the monotonic clock."""
+    the table was closed, which ends at `closed_until`, on the monotonic clock. Later moves have larger turns."""
 
     def __init__(self, move: str, slots: torch.Tensor, to: str, shard: TableShard) -> None:
         self.move, self.slots, self.to = move, slots, to
         self.changes = SlotChanges(shard.watchers, slots)
+        self.turn = time.time_ns()
         self.closed_until = 0.0
-        self.quiet = False
+        self.quiet = self.released = False
 
 
 class Arriving(NamedTuple):
-    """A move of slots, bool [SLOTS], to this owner, by its id."""
+    """A move of slots, bool [SLOTS], to this owner, by its id, with its turn at the owner that has them. One that was
+    begun before this owner has started again does not go on, but the other owner may have released its slots."""
 
     move: str
+    turn: int
     slots: torch.Tensor
+    goes_on: bool = True
 
 
 class AppliedSteps(NamedTuple):
@@ -77,7 +81,8 @@ class MovingTable(RowsOfTable):
         # Whether rows of a move may be there that has ended with an earlier process.
         self._was_restored = False
         self._leaving: Leaving | None = None
-        self._arriving: Arriving | None = None
+        # The latest move of each owner that has some of its slots come here. Replaced, never changed.
+        self.arrivals: Mapping[str, Arriving] = {}
 
     def take(self, routing: Routing) -> None:
         """Has another routing from now on."""
@@ -85,6 +90,10 @@ class MovingTable(RowsOfTable):
             if routing.moves is not None and not routing.slots(self.owner).equal(self.routing.slots(self.owner)):
                 self.shard.feed.begin_epoch()
             self.routing = routing
+            # If one of its slots is another owner's, then it is over: this owner's, or not released ever.
+            over = [by for by, each in self.arrivals.items() if (each.slots & ~routing.slots(by)).any()]
+            if over:
+                self.arrivals = {by: each for by, each in self.arrivals.items() if by not in over}
             if self.mark != CLOSED:
                 self.mark = self._own_mark()
 
@@ -93,18 +102,21 @@ class MovingTable(RowsOfTable):
         return 0 if self.routing.moves is None else self.routing.marks.get(self.owner, 1)
 
     def ownership(self) -> dict[str, Any]:
-        """The routing, and the steps that others have applied to rows, as plain values."""
-        return {**self.routing.to_plain(), "applied": [tuple(each) for each in self.applied]}
+        """The routing, the steps that others have applied to rows, and what arrives, as plain values."""
+        arriving = [(by, each.move, each.turn, each.slots) for by, each in self.arrivals.items()]
+        applied = [tuple(each) for each in self.applied]
+        return {**self.routing.to_plain(), "applied": applied, "arriving": arriving}
 
     def take_ownership(self, plain: Mapping[str, Any]) -> None:
         """Continues with what `ownership` has given, here or in an earlier process."""
         self.applied = tuple(AppliedSteps(*each) for each in plain.get("applied", ()))
+        self.arrivals = {by: Arriving(move, turn, slots, False) for by, move, turn, slots in plain.get("arriving", ())}
         self.take(Routing.from_plain(plain))
 
     @property
     def may_have_others(self) -> bool:
         """Whether there may be rows of slots that this owner does not have."""
-        return self.routing.moves is not None or self._arriving is not None or self._was_restored
+        return self.routing.moves is not None or bool(self.arrivals) or self._was_restored
 
     def restored(self, plain: Mapping[str, Any]) -> None:
         """Continues with what `ownership` has given in an earlier process, and with its rows."""
@@ -184,16 +196,13 @@ class MovingTable(RowsOfTable):
             own = self.routing.slots(self.owner)
             merged = self.routing.merged(told)
             if merged is not self.routing and not (own & ~merged.slots(self.owner)).any():
-                gained = merged.slots(self.owner) & ~own
-                if self._arriving is not None and (self._arriving.slots & gained).any():
-                    self._arriving = None
                 self.take(merged)
         return self.routing.to_plain()
 
     @remote(role="admin")
     def purge(self, begin: int, move: str = "") -> int | None:
         """Removes some rows of slots that this owner does not have, from the row with a number on, but for those that
-        arrive by another move than this one. Returns where to go on; None at the end."""
+        arrive by another move, which may have been released. Returns where to go on; None at the end."""
         if isinstance(begin, bool) or not isinstance(begin, int) or begin < 0:
             raise InvalidArgumentError(
                 f"rows are removed from a number on that the last call has returned, not {shown(begin)}"
@@ -201,8 +210,8 @@ class MovingTable(RowsOfTable):
         with self.shard.lock:
             block, following = ids_between(self.shard, begin, TURN_ROWS)
             kept = self.routing.slots(self.owner)
-            if self._arriving is not None and self._arriving.move != move:
-                kept = kept | self._arriving.slots
+            for each in (each for each in self.arrivals.values() if each.move != move):
+                kept = kept | each.slots
             gone = block[~kept[slots_of(block)]]
             if len(gone):
                 self.shard.remove(gone)
@@ -216,9 +225,9 @@ class MovingTable(RowsOfTable):
         return found()
 
     @remote(role="admin")
-    def begin_move(self, move: str, slots: torch.Tensor, to: str) -> None:
-        """Begins to move slots, bool [SLOTS], to another owner, in the place of a move that goes on. Raises
-        `RowsMovedError` if this owner does not have all of them."""
+    def begin_move(self, move: str, slots: torch.Tensor, to: str) -> int:
+        """Begins to move slots, bool [SLOTS], to another owner, in the place of a move that goes on. Returns its turn.
+        Raises `RowsMovedError` if this owner does not have all of them."""
         _check_slots(slots)
         if not isinstance(move, str) or not move or not isinstance(to, str) or to in ("", self.owner):
             raise InvalidArgumentError("slots move to another owner, by its name, and a move has an id")
@@ -230,6 +239,7 @@ class MovingTable(RowsOfTable):
             self._end_move()
             self._leaving = Leaving(move, slots, to, self.shard)
             self._leaving.changes.begin()
+            return self._leaving.turn
 
     @remote(role="admin")
     def moving_rows(self, move: str, begin: int) -> tuple[Block, int | None]:
@@ -282,17 +292,22 @@ class MovingTable(RowsOfTable):
             if not leaving.quiet or time.monotonic() >= leaving.closed_until or changed:
                 return None
             leaving.changes.end()
+            leaving.released = True
             self.take(self.routing.moved(leaving.slots, leaving.to))
         return self.routing.to_plain()
 
     @remote(role="admin")
-    def reopen(self, move: str, end: bool) -> None:
-        """Opens the table again, and maybe ends a move. Does nothing if another move has begun."""
+    def reopen(self, move: str, end: bool) -> bool:
+        """Opens the table again, and maybe ends a move; returns whether it has, before the slots were released. Does
+        nothing if another move has begun."""
         with self.shard.lock:
-            if self._leaving is not None and self._leaving.move == move:
-                self._open()
-                if end:
-                    self._end_move()
+            leaving = self._leaving
+            if leaving is None or leaving.move != move:
+                return False
+            self._open()
+            if end:
+                self._end_move()
+            return end and not leaving.released
 
     def _end_move(self) -> None:
         if self._leaving is not None:
@@ -314,17 +329,30 @@ class MovingTable(RowsOfTable):
     # The owner that slots come to
 
     @remote(role="admin")
-    def begin_arrival(self, move: str, slots: torch.Tensor) -> None:
-        """Takes rows of slots, bool [SLOTS], from now on, in the place of a move that goes on. Raises `RowsMovedError`
-        if this owner has one of the slots."""
+    def begin_arrival(self, move: str, slots: torch.Tensor, source: str, turn: int) -> None:
+        """Takes rows of slots, bool [SLOTS], from now on, in the place of an earlier move away from the same owner, the
+        source, which has said its turn: it does not release the slots of that any more. Raises `RowsMovedError` if the
+        source does not have the slots, or has begun a later move."""
         _check_slots(slots)
+        if not isinstance(source, str) or isinstance(turn, bool) or not isinstance(turn, int):
+            raise InvalidArgumentError("slots come from an owner, which has said their turn")
         with self.shard.lock:
             if (slots & self.routing.slots(self.owner)).any():
                 raise RowsMovedError(
                     f"owner {self.owner!r} has some of these slots of {self} already: another program moves them, too, "
                     "or it has an earlier table of that name"
                 )
-            self._arriving = Arriving(move, slots)
+            earlier = self.arrivals.get(source)
+            is_late = earlier is not None and earlier.turn > turn
+            if is_late or (slots & ~self.routing.slots(source)).any():
+                raise RowsMovedError(f"another program moves slots of {self} from owner {source!r}, too")
+            self.arrivals = {**self.arrivals, source: Arriving(move, turn, slots)}
+
+    @remote(role="admin")
+    def end_arrival(self, move: str) -> None:
+        """Keeps rows no more that have come by a move which has ended, and was not released."""
+        with self.shard.lock:
+            self.arrivals = {by: each for by, each in self.arrivals.items() if each.move != move}
 
     @remote(role="admin")
     def stage(self, move: str, block: Any, gone: torch.Tensor) -> None:
@@ -358,13 +386,13 @@ class MovingTable(RowsOfTable):
 
     def lose_arrivals(self) -> None:
         """Rows that have arrived were removed, with all others."""
-        self._arriving = None
+        self.arrivals = {}
 
     def _arriving_by(self, move: str) -> Arriving:
-        arriving = self._arriving
-        if arriving is None or arriving.move != move:
-            raise RowsMovedError(f"owner {self.owner!r} has ended this move of rows of {self}, or has started again")
-        return arriving
+        for each in self.arrivals.values():
+            if each.move == move and each.goes_on:
+                return each
+        raise RowsMovedError(f"owner {self.owner!r} has ended this move of rows of {self}, or has started again")
 
 
 def _check_slots(slots: Any) -> None:

@@ -129,16 +129,18 @@ class Move:
         self._id, self._rows = uuid.uuid4().hex, 0
         routing = await self._table.follower.follow(self._source)
         self._slots = self._slots & routing.slots(self._source)
-        await self._call(self._source, "begin_move", self._id, self._slots, self._target)
+        turn = await self._call(self._source, "begin_move", self._id, self._slots, self._target)
         try:
             await self._call(self._target, "agree", routing.to_plain())
-            await self._call(self._target, "begin_arrival", self._id, self._slots)
+            await self._call(self._target, "begin_arrival", self._id, self._slots, self._source, turn)
             await self._purge_on(self._target)
             await self._copy()
             await self._switch(ends)
         except BaseException:
             with suppress(PsError):
-                await self._call(self._source, "reopen", self._id, True)
+                # If the source does not know the move any more, it may have released the slots.
+                if await self._call(self._source, "reopen", self._id, True):
+                    await self._call(self._target, "end_arrival", self._id)
             raise
 
     async def _copy(self) -> None:

@@ -83,8 +83,8 @@ class RequestRows:
         self._needs_images = needs_images
         self._record, self._payload = record, payload
         self._locks: list[ReportingLock] = []
-        # With the number of the last restore, the routing, and the steps of others, that each had before.
-        self._changed: list[tuple[HostedObject, int, tuple[Any, Any]]] = []
+        # With the number of the last restore, the routing, the steps of others, and the arrivals, that each had before.
+        self._changed: list[tuple[HostedObject, int, tuple[Any, ...]]] = []
         self._used: list[HostedObject] = []
         self._stepped: list[tuple[str, TableShard, Grouped]] = []
 
@@ -150,8 +150,8 @@ class RequestRows:
             self._locks.pop().release()
 
 
-def _ownership(table: HostedObject) -> tuple[Any, Any]:
-    return table.value.routing, table.value.applied
+def _ownership(table: HostedObject) -> tuple[Any, ...]:
+    return table.value.routing, table.value.applied, table.value.arrivals
 
 
 def add(record: pb.LogRecord, payload: PayloadWriter, object_id: str, change: RowChange) -> None:

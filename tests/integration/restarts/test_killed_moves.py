@@ -166,6 +166,39 @@ async def test_a_move_whose_program_is_gone_is_finished_by_trainers(
         assert await rows_of(await plain.ps.table("items")) == await rows_of(items)
 
 
+@pytest.mark.parametrize("restart", [Owner.crash, Owner.restart], ids=["killed", "stopped"])
+async def test_rows_stay_that_were_released_to_an_owner_that_was_killed_before_it_heard_of_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: Any
+) -> None:
+    """Another move begins there, with what it knew before."""
+    original = Move._call
+
+    async def call(move: Move, owner: str, method: str, *args: Any) -> Any:
+        if method == "agree" and "release" in called:
+            table = hosted(moved.owners["ps2"], "items")
+            assert table.purge(0, "another") is None
+            with pytest.raises(tc.errors.RowsMovedError, match="has ended this move"):
+                table.is_ready(move._id)
+        result = await original(move, owner, method, *args)
+        called.append(method)
+        if method == "is_ready":
+            await restart(moved.owners["ps2"])
+        return result
+
+    called: list[str] = []
+    async with AsyncExitStack() as stack:
+        moved, ended = await group(stack, tmp_path), asyncio.Event()
+        items = await table_of(moved.ps, "items")
+        ended.set()
+        await moved.train(items, ended, 5)
+        before = await rows_of(items)
+        monkeypatch.setattr(Move, "_call", call)
+        await moved.ps.drain("ps0", "ps2", [items], pause=10.0)
+        assert called.count("is_ready") == 1
+        assert items.owners == ["ps1", "ps2"]
+        assert await rows_of(items) == before
+
+
 async def test_checkpoints_have_what_has_moved(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         moved = await group(stack, tmp_path)

@@ -15,6 +15,7 @@ from ps_service.tables.hosted_table import HostedTable
 from tests.conftest import StartOwner
 from tests.integration.support import bits
 from tests.integration.tables.moving import NAMES, drawn, rows_of, table_of, train
+from trainer_client.tables.moves import Move
 
 
 async def test_an_open_pass_holds_a_move_up_and_nothing_else(trio: tuple[tc.Client, tc.Client]) -> None:
@@ -70,6 +71,37 @@ async def test_of_two_moves_of_the_same_slots_at_once_one_ends(trio: tuple[tc.Cl
     assert not all(isinstance(each, BaseException) for each in moves)
     assert "ps0" not in (await items.follower.follow_all()).owners
     assert await rows_of(items) == await rows_of(its) == before
+
+
+async def test_a_move_leaves_the_rows_that_another_one_brings_to_the_same_owner(
+    trio: tuple[tc.Client, tc.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one begins, with what it knew before, while the first one is decided."""
+    ps, other = trio
+    items, its = await table_of(ps, "items"), await table_of(other, "items")
+    await train(ps, items, drawn(1))
+    before = await rows_of(items)
+    original = Move._call
+    ready, begun, released, purged = (asyncio.Event() for _ in range(4))
+    waits = {("ps0", "release"): begun, ("ps1", "agree"): ready, ("ps1", "purge"): released}
+    tells = {("ps0", "is_ready"): ready, ("ps0", "release"): released}
+    tells |= {("ps1", "begin_arrival"): begun, ("ps1", "purge"): purged}
+
+    async def call(move: Move, owner: str, method: str, *args: Any) -> Any:
+        step = move._source, method
+        if step in waits:
+            await waits[step].wait()
+        if step == ("ps0", "agree") and released.is_set():
+            await purged.wait()
+        result = await original(move, owner, method, *args)
+        if step in tells:
+            tells[step].set()
+        return result
+
+    monkeypatch.setattr(Move, "_call", call)
+    await asyncio.gather(ps.drain("ps0", "ps2", [items], pause=10.0), other.drain("ps1", "ps2", [its], pause=10.0))
+    assert (await items.follower.follow_all()).owners == ("ps2",)
+    assert await rows_of(items) == before
 
 
 async def test_a_move_that_nobody_goes_on_with_is_forgotten(

@@ -92,10 +92,11 @@ class Group:
         routing = one[source].routing_now()
         if routing is None:
             return
-        one[source].begin_move(move, slots, target)
+        turn = one[source].begin_move(move, slots, target)
         yield
         other[target].agree(routing)
-        other[target].begin_arrival(move, slots)
+        yield
+        other[target].begin_arrival(move, slots, source, turn)
         yield
         begin: int | None = 0
         while begin is not None:
@@ -187,7 +188,9 @@ def test_any_order_of_moves_updates_and_kills(program: list[Any]) -> None:
         ("begin_move", ("m", torch.ones(SLOTS), "b")),
         ("begin_move", ("", torch.zeros(SLOTS, dtype=torch.bool), "b")),
         ("begin_move", ("m", torch.zeros(SLOTS, dtype=torch.bool), "a")),
-        ("begin_arrival", ("m", [True] * SLOTS)),
+        ("begin_arrival", ("m", [True] * SLOTS, "b", 1)),
+        ("begin_arrival", ("m", torch.zeros(SLOTS, dtype=torch.bool), "b", None)),
+        ("begin_arrival", ("m", torch.zeros(SLOTS, dtype=torch.bool), None, 1)),
         ("purge", (-1,)),
         ("purge", (True,)),
         ("agree", ({"version": 2},)),
@@ -233,8 +236,8 @@ def test_rows_that_an_earlier_move_has_left_behind_are_gone() -> None:
     source.put({"ids": IDS, "values": torch.ones(len(IDS), 1)})
     slots = source.routing.slots("a")
     for move in ("first", "second"):
-        source.begin_move(move, slots, "c")
-        target.begin_arrival(move, slots)
+        turn = source.begin_move(move, slots, "c")
+        target.begin_arrival(move, slots, "a", turn)
         assert target.purge(0, move) is None
         block, _ = source.moving_rows(move, 0)
         target.stage(move, block, torch.empty(0, dtype=torch.int64))
@@ -249,7 +252,7 @@ def test_rows_that_an_earlier_move_has_left_behind_are_gone() -> None:
 def test_rows_of_other_slots_do_not_arrive() -> None:
     table = made("c")
     slots = torch.zeros(SLOTS, dtype=torch.bool)
-    table.begin_arrival("m", slots)
+    table.begin_arrival("m", slots, "a", 1)
     with pytest.raises(InvalidArgumentError):
         table.stage("m", {"ids": IDS, "values": torch.ones(len(IDS), 1)}, torch.empty(0, dtype=torch.int64))
     with pytest.raises(RowsMovedError):
@@ -260,25 +263,55 @@ def test_rows_of_other_slots_do_not_arrive() -> None:
 def test_an_owner_that_has_lost_what_it_was_given_is_not_ready(why: str) -> None:
     table = made("c")
     slots = table.routing.slots("a")
-    table.begin_arrival("m", slots)
+    table.begin_arrival("m", slots, "a", 1)
     assert table.is_ready("m")
     if why == "clear":
         table.clear()
     elif why == "another":
-        table.begin_arrival("later", table.routing.slots("b"))
+        table.begin_arrival("later", slots, "a", 2)
     else:
         table = made("c")
     with pytest.raises(RowsMovedError, match="has ended this move"):
         table.is_ready("m")
 
 
-def test_rows_that_arrive_are_removed_by_their_own_move_alone() -> None:
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_rows_that_arrive_are_removed_by_their_own_move_alone(is_restarted: bool) -> None:
+    """An owner that has started again does not know whether the move was released meanwhile."""
     table = made("c")
     slots = table.routing.slots("a")
-    table.begin_arrival("m", slots)
+    table.begin_arrival("m", slots, "a", 1)
     ids = IDS[slots[slots_of(IDS)]]
     table.stage("m", {"ids": ids, "values": torch.ones(len(ids), 1)}, torch.empty(0, dtype=torch.int64))
+    if is_restarted:
+        state, table = {**table.state_copy(), "time": 0}, made("c")
+        table.load_state_dict(state)
     assert table.purge(0, "another") is None
     assert table.shard.size == len(ids) > 0 and table.count() == 0
     assert table.purge(0, "m") is None
     assert table.shard.size == 0
+
+
+def test_rows_of_a_move_that_has_failed_are_removed() -> None:
+    table = made("c")
+    table.begin_arrival("m", table.routing.slots("a"), "a", 1)
+    table.put({"ids": IDS, "values": torch.ones(len(IDS), 1)})
+    table.end_arrival("m")
+    assert table.purge(0, "another") is None
+    assert table.shard.size == 0
+
+
+def test_an_earlier_move_of_an_owner_does_not_replace_a_later_one() -> None:
+    table = made("c")
+    slots = table.routing.slots("a")
+    table.begin_arrival("later", slots, "a", 2)
+    with pytest.raises(RowsMovedError, match="another program moves slots"):
+        table.begin_arrival("earlier", slots, "a", 1)
+    assert table.is_ready("later")
+
+
+def test_slots_come_only_from_the_owner_that_has_them() -> None:
+    table = made("c")
+    table.agree(table.routing.moved(table.routing.slots("a"), "b").to_plain())
+    with pytest.raises(RowsMovedError, match="another program moves slots"):
+        table.begin_arrival("m", Routing.even(["a", "b"]).slots("a"), "a", 1)
