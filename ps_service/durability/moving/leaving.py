@@ -16,7 +16,7 @@ from ps_service.requests.moving import pass_of
 from ps_service.training.no_steps import no_steps
 from ps_wire.codec.messages import messages_in
 from ps_wire.codec.payload import PayloadWriter
-from ps_wire.errors import InvalidArgumentError, ObjectMovedError
+from ps_wire.errors import InvalidArgumentError, ObjectMovedError, StaleHandleError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.values_pb2 import Handle
@@ -55,14 +55,23 @@ class Leaving:
 
     def read(self, again: bool, nbytes: int) -> tuple[bytes, int, list[int], Any, int]:
         """Some of the contents: the records, the bytes of all, numbers of blocks, these, and how many bytes are left.
-        Raises `StillBusy`, and `InvalidArgumentError` if something cannot be read."""
+        Raises `StillBusy`, `InvalidArgumentError` if something cannot be read, or cannot move any more, and
+        `StaleHandleError` if other objects move together now."""
         with self._lock:
             if again:
-                was_quiet = self.quiet
+                if was_quiet := self.quiet:
+                    self._look_for_more()  # nobody makes anything from them from now on
                 self._look()
                 self.is_read = was_quiet
             blocks, found = self.contents.take(nbytes)
             return self.contents.records, len(self.contents.bytes), blocks, found, self.contents.left
+
+    def _look_for_more(self) -> None:
+        """Raises `StaleHandleError` if other objects move together now than when this began, and as `group_of`."""
+        group = group_of(self._engine, self.objects.values())
+        if self.objects.keys() != {each.ref.object_id for each in group}:
+            what = ", ".join(map(repr, self.objects.values()))
+            raise StaleHandleError(f"other objects belong to {what} than when this move began; begin it again")
 
     def _look(self) -> None:
         engine, payload, records = self._engine, PayloadWriter(), pb.MovedRecords()

@@ -16,8 +16,10 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import trainer_client as tc
+from ps_wire.v1 import operations_pb2 as pb
 from tests.integration.restarting import TALLY, WEIGHTED, Owner
 from tests.integration.support import bits
+from trainer_client.handles.object_moves import ObjectMove
 
 DURABLE = "interval:1"
 
@@ -261,6 +263,37 @@ async def test_what_cannot_move_is_refused_and_stays(addresses: list[str], what:
             await ps.move(name, to=to)
         assert (net.owner, bits(await net.state_dict())) == ("ps0", before)
         assert await net(torch.ones(1, 4)) is not None
+
+
+@pytest.mark.parametrize("what", ["optimizer", "anonymous"])
+async def test_what_is_made_from_an_object_while_it_is_copied_moves_with_it_or_keeps_it(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    original, made = ObjectMove._call, list[Any]()
+
+    async def call(move: ObjectMove, session: Any, action: Any, *args: Any, **fields: Any) -> Any:
+        result = await original(move, session, action, *args, **fields)
+        if action == pb.MOVE_MAKE and not made:
+            if what == "optimizer":
+                made.append(await ps.optimizer(torch.optim.SGD, net.parameters(), name="late", lr=0.5))
+            else:
+                made.append(await ps.create(WEIGHTED, torch.ones(3, 2), net))
+        return result
+
+    monkeypatch.setattr(ObjectMove, "_call", call)
+    async with tc.connect(*addresses) as ps, tc.connect(*addresses) as other:
+        net = await ps.module(nn.Linear, 4, 3, name="net", seed=1)
+        before = await net.state_dict()
+        if what == "anonymous":
+            with pytest.raises(tc.errors.InvalidArgumentError, match=r"an anonymous .*Weighted belongs to it"):
+                await other.move("net", to="ps1")
+            assert net.owner == "ps0"
+            return
+        assert sorted((await other.move("net", to="ps1")).names) == ["late", "net"]
+        async with ps.context() as ctx:
+            await ctx.backward((await net(torch.ones(1, 4))).sum(), step=made[0])
+        assert list(made[0].remotes) == ["ps1"]
+        assert torch.allclose(before["bias"] - 0.5, (await net.state_dict())["bias"])
 
 
 async def test_owners_without_logs_are_refused(pair: tc.Client) -> None:
