@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ps_wire import errors
 from ps_wire.codec.messages import messages_in
-from ps_wire.errors import ObjectMovedError, PsError
+from ps_wire.errors import ClosedError, ObjectMovedError, PsError
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import MOVE_ACCEPT, MoveRequest, ObjectInfo
 from ps_wire.v1.values_pb2 import Handle
@@ -53,7 +53,8 @@ class Moves:
         self._session = session
         self._others = others
         self._lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        # With the request that each is to send again.
+        self._tasks: dict[asyncio.Task[None], InFlightRequest[Any]] = {}
 
     def redirect(self, in_flight: InFlightRequest[Any], error: Error) -> bool:
         """Sends a refused request again where its object is, and those that need its result. False for requests that
@@ -63,9 +64,14 @@ class Moves:
             return False
         chain = self._session.requests.with_followers(in_flight)
         task = asyncio.get_running_loop().create_task(self._again(chain, moved), context=contextvars.Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = in_flight
+        task.add_done_callback(self._ended)
         return True
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if (first := self._tasks.pop(task, None)) is not None and task.cancelled():
+            # Sessions with other owners are closed before this one.
+            self._session.requests.fail(first, ClosedError("this client is closed"))
 
     async def _again(self, chain: list[InFlightRequest[Any]], moved: ObjectMovedError) -> None:
         requests = self._session.requests
@@ -138,7 +144,10 @@ class Moves:
         for each in list(self.followers):
             each.objects_moved()
 
-    def stop(self) -> None:
-        """Ends what was begun."""
-        for task in self._tasks:
-            task.cancel()
+    def stop(self, error: PsError) -> None:
+        """Ends what was begun: requests that were to be sent again fail with the error."""
+        tasks, self._tasks = self._tasks, {}
+        for task, first in tasks.items():
+            if not task.done():
+                task.cancel()
+                self._session.requests.fail(first, error)

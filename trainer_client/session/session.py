@@ -154,10 +154,10 @@ class Session:
                 async with asyncio.timeout(_GOODBYE_SECONDS):
                     await requests.outbox.flushed()
         self._borrowing.stop()
-        self.moves.stop()
         self.settings.held_up.remove(self)
         if requests.closed is None:
             requests.end(ClosedError("this client is closed"), fails)
+        self.moves.stop(requests.closed or ClosedError("this client is closed"))
         self._settled.set()
         await self._link.stop()
         if self.unread:
