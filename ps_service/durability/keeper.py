@@ -141,7 +141,8 @@ class Keeper:
             if isinstance(each.value, HostedOptimizer) and (found := each.value.aggregator) is not None:
                 found.note_in(LoggedRounds(self._effects, each.value, found))
         engine.durability.log = self._effects
-        engine.moves.serve = ObjectMoves(engine).serve
+        moves = ObjectMoves(engine)
+        engine.moves.serve, engine.moves.sweep = moves.serve, moves.sweep
 
     def _restore(self, folder: Path, manifest: Manifest) -> None:
         left_out = restore(self._engine, folder, manifest, self._leave_out)

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ps_wire.errors import InvalidArgumentError, ObjectMovedError
+from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +98,8 @@ class Arrival(NamedTuple):
 class Moves:
     """The moves of an owner. `held` has, by id, the objects that requests must not use; `arrivals` those that have
     come, by move; `accepted` the ids of those that were this owner's at last. `serve` answers the requests of a program
-    that moves objects: a function that an owner sets once it has a log."""
+    that moves objects, and `sweep` frees what was brought for moves that do not go on: functions that an owner sets
+    once it has a log."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -105,6 +107,7 @@ class Moves:
         self.arrivals: dict[str, Arrival] = {}
         self.accepted: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         self.serve: Callable[[Any, Any, Any], None] = self._refuse
+        self.sweep: Callable[[], None] = noop
 
     def _refuse(self, ctx: Any, request: Any, reply: Any) -> None:
         raise InvalidArgumentError(

@@ -339,7 +339,8 @@ class Servicer:
         self._unary.close()
 
     def sweep(self) -> None:
-        """Ends the sessions whose lease has run out, and the contexts that have been unused for too long."""
+        """Ends the sessions whose lease has run out, and the contexts that have been unused for too long, and frees
+        what moves have brought that do not go on."""
         if not self._engine.fence.is_sure():
             # Their trainers cannot come back now.
             for session in self._engine.sessions.all():
@@ -349,6 +350,7 @@ class Servicer:
             self.session_handlers.sweep()
         finally:
             end_unused(self._engine)
+            self._engine.moves.sweep()
 
     async def _session(self, _: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         direct = await self.serve(GrpcStream(context), address_of(context), certificate=certificate_of(context))

@@ -76,6 +76,7 @@ class ObjectMove:
         self._bytes = self._left = 0
         self._paused = 0.0
         self._was_quiet = False
+        self._staged = pb.MoveContents()
 
     async def run(self, patience: float = PATIENCE_SECONDS) -> MovedObjects:
         """Moves them. Begins anew if an owner was killed meanwhile. Passes that use them for all of the time are lost.
@@ -117,6 +118,7 @@ class ObjectMove:
         while True:
             contents, found, left = await self._call(self._source, pb.MOVE_READ, self._contents, again=again)
             copied += len(found)
+            self._staged = pb.MoveContents(records=contents.records, nbytes=contents.nbytes)
             staging.append(self._stage(contents, found))
             if len(staging) > 1:
                 await staging.pop(0)
@@ -159,6 +161,8 @@ class ObjectMove:
             except _NotNow:
                 pass  # another moment is looked for
             await self._call(self._source, pb.MOVE_REOPEN)
+            # The target keeps what it has for a while only.
+            await self._stage(self._staged, torch.empty(0, dtype=torch.uint8))
             last += loop.time() >= ends
             if last > _MOST_LAST:
                 raise DeadlineExceededError(self._why())

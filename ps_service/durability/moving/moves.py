@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,6 +30,17 @@ if TYPE_CHECKING:
 _PIECE_BYTES: Final = 16 << 20
 """About the most bytes of contents in one message."""
 
+STAGED_SECONDS: Final = 300.0
+"""Seconds after which contents are freed that a move has brought and does not go on with. One that does begins anew."""
+
+
+class Staged(Contents):
+    """Contents that a move has brought, and when it was last heard of, on the monotonic clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = time.monotonic()
+
 
 class CopiedTensors(RecordSource):
     """Reads records whose bytes are not kept."""
@@ -46,7 +58,7 @@ class ObjectMoves:
         self._engine = engine
         self._lock = ReportingLock()
         self._leaving: dict[str, Leaving] = {}
-        self._staged: dict[str, Contents] = {}
+        self._staged: dict[str, Staged] = {}
 
     def serve(self, ctx: RequestContext, request: ops.MoveRequest, reply: ops.MoveReply) -> None:
         """Does a part of a move, as `MoveAction` says."""
@@ -146,7 +158,8 @@ class ObjectMoves:
         if not isinstance(found, torch.Tensor) or found.dtype != torch.uint8:
             raise InvalidArgumentError("contents are bytes")
         with self._lock:
-            contents = self._staged.setdefault(request.move, Contents())
+            contents = self._staged.setdefault(request.move, Staged())
+            contents.used = time.monotonic()
             contents.records = told.records
             contents.resize(told.nbytes)
             contents.put(told.blocks, found)
@@ -172,6 +185,7 @@ class ObjectMoves:
             except BaseException:
                 self._drop_now(ctx, request.move)
                 raise
+            self._staged[request.move].used = time.monotonic()
 
     def _check_new(self, objects: dict[str, str]) -> None:
         registry, held = self._engine.registry, self._engine.moves.held
@@ -200,9 +214,20 @@ class ObjectMoves:
         contents = self._staged.get(move)
         if contents is None or contents.left:
             raise StaleHandleError(f"owner {self._engine.name!r} does not have all of the contents of this move")
+        contents.used = time.monotonic()
         payload: Any = contents.bytes.numpy()
         source = CopiedTensors(np.asarray(payload))
         return pb.MovedRecords.FromString(contents.records), source
+
+    def sweep(self) -> None:
+        """Frees the contents of moves that nobody goes on with. Does nothing while it would have to wait."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            oldest = time.monotonic() - STAGED_SECONDS
+            self._staged = {move: each for move, each in self._staged.items() if each.used > oldest}
+        finally:
+            self._lock.release()
 
     def _accept(self, ctx: RequestContext, request: ops.MoveRequest, reply: ops.MoveReply) -> None:
         engine = self._engine
