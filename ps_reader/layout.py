@@ -55,10 +55,11 @@ class TableFiles:
 
 @dataclass(frozen=True, slots=True)
 class ModuleFile:
-    """The file of one version of a module: the tensors of its state, as safetensors."""
+    """The file of one version of a module: the tensors of its state, as safetensors. `owner` is where it was."""
 
     file: str
     class_name: str
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -30,7 +30,7 @@ from trainer_client.serving.exported_table import ExportedTable
 
 if TYPE_CHECKING:
     from ps_wire.compression.codec import Codec
-    from trainer_client.handles.following import FollowingModule
+    from trainer_client.handles.following import FollowingModule, ModuleChange
     from trainer_client.handles.handles import RemoteModule
     from trainer_client.serving.pinned_module import PinnedModule
     from trainer_client.serving.pinned_table import PinnedChanges, PinnedTable
@@ -44,16 +44,20 @@ _LOST: Final = (DeadlineExceededError, DrainingError, SessionLostError, StaleHan
 
 
 class Source(Protocol):
-    """Where an exporter has its objects from."""
+    """Where an exporter has its objects from. One that was exported already was on owners `had` then."""
+
+    async def find_owners(self) -> None:
+        """Connects to owners that have joined since, and forgets those that have left."""
 
     async def names(self) -> tuple[list[str], list[str]]:
         """The names of all tables and of all modules."""
 
-    async def find_table(self, name: str) -> Table | PinnedTable:
-        """The table of a name. Raises `UnknownNameError`."""
+    async def find_table(self, name: str, had: Collection[str] = ()) -> Table | PinnedTable:
+        """The table of a name. Raises `UnknownNameError`, or `UnavailableError` if an owner is not there that may have
+        it."""
 
-    async def find_module(self, name: str) -> RemoteModule | PinnedModule:
-        """The module of a name. Raises `UnknownNameError`."""
+    async def find_module(self, name: str, had: Collection[str] = ()) -> RemoteModule | PinnedModule:
+        """The module of a name. Raises as `find_table`."""
 
 
 class ExporterOfTable:
@@ -70,15 +74,18 @@ class ExporterOfTable:
     async def round(self) -> None:
         """Takes what has changed by now."""
         if self._following is None:
-            table = await self._source.find_table(self.name)
             files = self._first if self._exported is None else self._exported.files
+            table = await self._source.find_table(self.name, files.source if files is not None else ())
             codec = "" if self._compress is None else repr(self._compress)
             make = partial(ExportedTable, self._folder, self.name, table.dim, table.dtype, codec, files)
             self._exported = await BLOCKING.run(make)
             self._following = table.following(self._exported.version, 0.0, self._compress)
         assert self._exported is not None
-        async for change in self._following.round():
-            await BLOCKING.run(self._exported.take, change)
+        try:
+            async for change in self._following.round():
+                await BLOCKING.run(self._exported.take, change)
+        except UnknownNameError as error:
+            raise StaleHandleError(str(error)) from None  # whether it was deleted is known when it is looked for
 
     def lost(self) -> None:
         """The handles of the table are of no use any more."""
@@ -94,8 +101,9 @@ class ExporterOfModule:
     """The same for one module, whose state is one file. What its state has besides parameters and buffers is looked at
     in each round, because nothing counts its changes."""
 
-    def __init__(self, source: Source, folder: Folder, name: str) -> None:
+    def __init__(self, source: Source, folder: Folder, name: str, owner: str) -> None:
         self._source, self._folder, self.name = source, folder, name
+        self._owner = owner
         self._module: RemoteModule | PinnedModule | None = None
         self._following: FollowingModule | PinnedModule | None = None
         self._names: set[str] = set()
@@ -106,21 +114,28 @@ class ExporterOfModule:
     async def round(self) -> None:
         """As that of a table."""
         if self._following is None or self._module is None:
-            self._module = await self._source.find_module(self.name)
+            self._module = await self._source.find_module(self.name, [self._owner] if self._owner else [])
             self._following = self._module.following(None, 0.0)
-        change = await self._following.round()
+        try:
+            change = await self._following.round()
+            await self._take(self._module, change)
+        except UnknownNameError as error:
+            raise StaleHandleError(str(error)) from None  # as with a table
+        self._owner = self._module.owner
+
+    async def _take(self, module: RemoteModule | PinnedModule, change: ModuleChange | None) -> None:
         if change is not None:
             self._names |= {*change.parameters, *change.buffers}
         elif self._others is None:
             return
-        whole = await self._module.state_dict()
+        whole = await module.state_dict()
         state = _tensors(whole)
         others = {name: each for name, each in state.items() if name not in self._names}
         if change is None and _are_equal(others, self._others or {}):
             return
         self._others = others if whole.keys() - self._names else None
         written = partial(self._folder.write, self.name, state, {"format": "pt"})
-        self.file = ModuleFile(await BLOCKING.run(written), self._module.class_name)
+        self.file = ModuleFile(await BLOCKING.run(written), module.class_name, module.owner)
 
     def lost(self) -> None:
         """As that of a table."""
@@ -182,11 +197,12 @@ class Exporter:
     async def _export(self, newest: Manifest | None, once: bool) -> None:
         before = newest or Manifest(0, "", 0.0, 0.0)
         parts: list[Part] = []
-        is_first, told = True, ""
+        is_first, is_lost, told = True, False, ""
         while True:
             began, as_of = time.monotonic(), time.time()
             try:
-                if is_first or self._is_of_all:
+                if is_first or is_lost or self._is_of_all:
+                    await self._source.find_owners()
                     await self._find(parts, before)
                 for each in list(parts):
                     await self._round(each, parts, once or is_first)
@@ -195,14 +211,14 @@ class Exporter:
                     raise
                 if str(error) != told:
                     _log.warning("the export asks for its objects again: %s", error)
-                told = str(error)
+                is_lost, told = True, str(error)
                 for each in parts:
                     each.lost()
             else:
                 tables = {of.name: of.files for of in parts if isinstance(of, ExporterOfTable) and of.files}
                 files = {of.name: of.file for of in parts if isinstance(of, ExporterOfModule) and of.file}
                 before = await self._write(before, as_of, tables, files)
-                is_first, told = False, ""
+                is_first, is_lost, told = False, False, ""
                 if once:
                     return
             await asyncio.sleep(max(0.0, self._every - (time.monotonic() - began)))
@@ -226,17 +242,22 @@ class Exporter:
             parts.remove(part)
 
     async def _find(self, parts: list[Part], before: Manifest) -> None:
-        """Adds what is not among the parts: what is named, or all that there is by now."""
+        """Adds what is not among the parts: what is named, or all that there is by now, and what the newest version
+        has, which may be on an owner that is not there."""
         names, modules = list(self._tables or ()), list(self._modules or ())
         if self._is_of_all:
             names, modules = await self._source.names()
+            names += [each for each in before.tables if each not in names]
+            modules += [each for each in before.modules if each not in modules]
         known = {(type(each), each.name) for each in parts} | self._left_out
         for each in names:
             if (ExporterOfTable, each) not in known:
                 of_table = before.tables.get(each)
                 parts.append(ExporterOfTable(self._source, self._folder, each, of_table, self._compress))
-        new = [each for each in modules if (ExporterOfModule, each) not in known]
-        parts += [ExporterOfModule(self._source, self._folder, each) for each in new]
+        for each in modules:
+            if (ExporterOfModule, each) not in known:
+                owner = before.modules[each].owner if each in before.modules else ""
+                parts.append(ExporterOfModule(self._source, self._folder, each, owner))
 
     async def _write(
         self, before: Manifest, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]

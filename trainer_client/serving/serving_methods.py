@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from ps_reader.layout import Manifest
     from ps_wire.compression.codec import Codec
     from trainer_client.serving.live_objects import Client
+    from trainer_client.tables.creation import Tables
 
 
 class ServingMethods:
     """What a client does for those who serve what is trained."""
 
+    _tables: Tables
     _loop: asyncio.AbstractEventLoop
 
     def reader(
@@ -110,6 +112,8 @@ class ServingMethods:
             InvalidArgumentError: An argument does not fit, the folder has other files, or another program writes into
                 it.
             UnknownNameError: There is no such table or module.
+            UnavailableError: An owner is not there that has a table or module of the newest version in the folder. With
+                `follow` it is waited for.
             ClosedError: An owner was away for longer than `reconnect_timeout`, and this client was told its address
                 instead of a directory.
             OSError: A file cannot be written.
@@ -122,7 +126,8 @@ class ServingMethods:
         of_tables, of_modules = (None if each is None else names(each) for each in (tables, modules))
 
         async def exporting() -> None:
-            source = LiveObjects(client) if snapshot is None else await client.snapshot(snapshot)
+            in_group = self._tables.sessions.in_group
+            source = LiveObjects(client, in_group) if snapshot is None else await client.snapshot(snapshot)
             exporter = Exporter(source, path, of_tables, of_modules, every, keep, compress, parquet, when_written)
             await exporter.run(once=not follow)
 

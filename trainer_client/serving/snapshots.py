@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
@@ -104,11 +104,14 @@ class Snapshot:
 
     # As `Source` of an export
 
-    async def find_table(self, name: str) -> PinnedTable:
+    async def find_owners(self) -> None:
+        """It stays on the owners that it was made on."""
+
+    async def find_table(self, name: str, had: Collection[str] = ()) -> PinnedTable:
         """The table of that name. Raises `UnknownNameError`."""
         return self._tables[name] if name in self._tables else self._lacks(name, "table")
 
-    async def find_module(self, name: str) -> PinnedModule:
+    async def find_module(self, name: str, had: Collection[str] = ()) -> PinnedModule:
         """The module of that name. Raises `UnknownNameError`."""
         found = [each for (_, of), each in self._modules.items() if of == name]
         return found[0] if len(found) == 1 else self._lacks(name, "module of its own name" if found else "module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -103,10 +104,10 @@ async def test_what_is_deleted_while_an_export_begins_is_left_out(
         await ps.table(name, 2)
     find = LiveObjects.find_table
 
-    async def late(self: LiveObjects, name: str) -> tc.Table:
+    async def late(self: LiveObjects, name: str, had: Collection[str] = ()) -> tc.Table:
         if name == "gone":
             await ps.delete(name)
-        return await find(self, name)
+        return await find(self, name, had)
 
     monkeypatch.setattr(LiveObjects, "find_table", late)
     await ps.export(tmp_path)

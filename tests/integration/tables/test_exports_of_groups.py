@@ -1,0 +1,106 @@
+"""Exports of groups whose owners leave and join."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ps_reader
+import trainer_client as tc
+from tests.integration.tables.exports import as_owned, as_read, brought, exporting
+from tests.integration.tables.moving import table_of, train
+from tests.owner_groups import OwnerGroup
+from tests.waiting import until
+
+IDS = torch.arange(-40, 60)
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[OwnerGroup]:
+    """A group of two owners, of which the first keeps the directory."""
+    async with OwnerGroup() as group:
+        await group.enter("ps0")
+        await group.enter("ps1")
+        yield group
+
+
+@pytest.fixture
+async def ps(group: OwnerGroup) -> AsyncIterator[tc.Client]:
+    async with tc.connect(directory=group.directory) as client:
+        yield client
+
+
+def hide(group: OwnerGroup, name: str) -> None:
+    """Has the directory forget an owner, as while it is started again."""
+    group.keeper.engine.directory.leave(group.agents[name].client.trainer)
+
+
+def show(group: OwnerGroup, name: str) -> None:
+    agent = group.agents[name]
+    group.keeper.engine.directory.enter(agent.client.trainer, name, agent.server.address, is_owner=True)
+
+
+@pytest.mark.parametrize("kind", ["table", "table of one owner", "module"])
+@pytest.mark.parametrize("named", [False, True], ids=["all", "named"])
+async def test_a_new_version_waits_for_an_owner_that_is_not_in_the_directory(
+    group: OwnerGroup, ps: tc.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, named: bool
+) -> None:
+    await ps.module(nn.Linear, 2, 1, name="other", owner="ps0")
+    chosen = {}
+    if kind == "module":
+        await ps.module(nn.Linear, 2, 1, name="items", owner="ps1")
+        chosen = {"modules": ["items", "other"]}
+    else:
+        items = await table_of(ps, "items", owners=["ps0", "ps1"] if kind == "table" else ["ps1"])
+        await train(ps, items, IDS)
+        chosen = {"tables": ["items"], "modules": ["other"]}
+    chosen = chosen if named else {}
+    await ps.export(tmp_path, **chosen)
+    hide(group, "ps1")
+    async with tc.connect(directory=group.directory) as other:
+        assert other.owners == ["ps0"]
+        with pytest.raises(tc.errors.UnavailableError, match="ps1"):
+            await other.export(tmp_path, **chosen)
+        async with exporting(other, tmp_path, **chosen):
+            with caplog.at_level(logging.WARNING, "trainer_client"):
+                await until(lambda: "the export asks for its objects again" in caplog.text, 0.01)
+            with ps_reader.open(tmp_path) as reader:
+                assert reader.current.number == 1
+            show(group, "ps1")
+            if kind == "module":
+                assert (await brought(tmp_path)).modules == ["items", "other"]
+            else:
+                await train(ps, items, IDS[:9])
+                assert as_read(await brought(tmp_path)) == await as_owned(items)
+    assert "was deleted" not in caplog.text
+
+
+async def test_what_was_deleted_while_no_export_went_on_is_left_out(ps: tc.Client, tmp_path: Path) -> None:
+    for name, owner in ("net", "ps0"), ("gone", "ps1"):
+        await ps.module(nn.Linear, 2, 1, name=name, owner=owner)
+    await table_of(ps, "items", owners=["ps0", "ps1"])
+    await ps.export(tmp_path)
+    await ps.delete("gone", owner="ps1")
+    await ps.delete("items")
+    await ps.export(tmp_path)
+    with ps_reader.open(tmp_path) as reader:
+        assert reader.current.modules == ["net"] and not reader.current.tables
+
+
+async def test_what_is_made_on_an_owner_that_joins_later_is_exported_too(
+    group: OwnerGroup, ps: tc.Client, tmp_path: Path
+) -> None:
+    async with tc.connect(directory=group.directory) as other, exporting(other, tmp_path):
+        await brought(tmp_path)
+        await group.enter("ps2")
+        await ps.find_owners(3)
+        items = await table_of(ps, "items", owners=["ps2"])
+        await train(ps, items, IDS)
+        await ps.module(nn.Linear, 2, 1, name="net", owner="ps2")
+        version = await brought(tmp_path)
+        assert as_read(version) == await as_owned(items) and version.modules == ["net"]
