@@ -63,6 +63,32 @@ class WithoutState(nn.Module):
 
 
 @hosted
+class WithMoods(nn.Module):
+    """It does not give its state for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.fails = False
+
+    def get_extra_state(self) -> torch.Tensor:
+        if self.fails:
+            raise ValueError("there is none now")
+        return torch.ones(1)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        pass
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @remote
+    def put(self, fails: bool) -> None:
+        """Sets whether it does."""
+        self.fails = fails
+
+
+@hosted
 class WithClasses(nn.Module):
     """It gives four scores of each sample, and the numbers of the classes."""
 

@@ -67,14 +67,14 @@ class ExporterOfTable:
         self, source: Source, folder: Folder, name: str, files: TableFiles | None, compress: Codec | None
     ) -> None:
         self._source, self._folder, self.name, self._compress = source, folder, name, compress
-        self._first = files
+        self._files = files
         self._following: Following | PinnedChanges | None = None
         self._exported: ExportedTable | None = None
 
     async def round(self) -> None:
         """Takes what has changed by now."""
         if self._following is None:
-            files = self._first if self._exported is None else self._exported.files
+            files = self.files
             table = await self._source.find_table(self.name, files.source if files is not None else ())
             codec = "" if self._compress is None else repr(self._compress)
             make = partial(ExportedTable, self._folder, self.name, table.dim, table.dtype, codec, files)
@@ -88,28 +88,35 @@ class ExporterOfTable:
             raise StaleHandleError(str(error)) from None  # whether it was deleted is known when it is looked for
 
     def lost(self) -> None:
-        """The handles of the table are of no use any more."""
-        self._following = None
+        """The handles of the table are of no use any more, and what was taken since the newest version is not whole."""
+        self._files = self.files
+        self._following = self._exported = None
 
     @property
     def files(self) -> TableFiles | None:
-        """Those of what was taken last."""
-        return None if self._exported is None else self._exported.files
+        """Those of what was taken last, also by an earlier program."""
+        return self._files if self._exported is None or self._exported.files is None else self._exported.files
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether a version has it, or may have it."""
+        return self.files is not None
 
 
 class ExporterOfModule:
     """The same for one module, whose state is one file. What its state has besides parameters and buffers is looked at
     in each round, because nothing counts its changes."""
 
-    def __init__(self, source: Source, folder: Folder, name: str, owner: str) -> None:
+    def __init__(self, source: Source, folder: Folder, name: str, before: ModuleFile | None) -> None:
         self._source, self._folder, self.name = source, folder, name
-        self._owner = owner
+        self._owner = "" if before is None else before.owner
         self._module: RemoteModule | PinnedModule | None = None
         self._following: FollowingModule | PinnedModule | None = None
         self._names: set[str] = set()
         # What its state has besides; None if there is no such name in it.
         self._others: dict[str, torch.Tensor] | None = None
-        self.file: ModuleFile | None = None
+        # What was taken last, also by an earlier program.
+        self.file = before
 
     async def round(self) -> None:
         """As that of a table."""
@@ -140,6 +147,11 @@ class ExporterOfModule:
     def lost(self) -> None:
         """As that of a table."""
         self._following = None
+
+    @property
+    def is_exported(self) -> bool:
+        """As that of a table."""
+        return self.file is not None
 
 
 def _are_equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
@@ -183,6 +195,8 @@ class Exporter:
         self._tables, self._modules = tables, modules
         self._is_of_all = tables is None and modules is None
         self._left_out: set[tuple[type[Part], str]] = set()
+        # Those whose last round has failed.
+        self._failing: set[Part] = set()
         self._every = every
         self._compress = compress
         self._when_written = when_written
@@ -225,7 +239,7 @@ class Exporter:
 
     async def _round(self, part: Part, parts: list[Part], is_at_start: bool) -> None:
         """A round of one object. One that was deleted is left out from then on, unless it was named, and otherwise
-        waited for."""
+        waited for. One that cannot be had is left out if it was made since, and otherwise stays as it was."""
         try:
             await part.round()
         except UnknownNameError as error:
@@ -233,13 +247,22 @@ class Exporter:
                 raise error if is_at_start else StaleHandleError(str(error)) from None
             _log.warning("%r was deleted, and is not exported any more", part.name)
             parts.remove(part)
+            self._failing.discard(part)
         except (InvalidArgumentError, InternalError, RemoteError) as error:
             if is_at_start or not self._is_of_all:
                 raise
-            # It was made since: what is exported already goes on.
-            _log.warning("%r is not exported: %s", part.name, error)
-            self._left_out.add((type(part), part.name))
-            parts.remove(part)
+            # What else is exported goes on.
+            if not part.is_exported:
+                _log.warning("%r is not exported: %s", part.name, error)
+                self._left_out.add((type(part), part.name))
+                parts.remove(part)
+                return
+            if part not in self._failing:
+                _log.warning("%r stays as it was in the export, and is tried again: %s", part.name, error)
+            self._failing.add(part)
+            part.lost()
+        else:
+            self._failing.discard(part)
 
     async def _find(self, parts: list[Part], before: Manifest) -> None:
         """Adds what is not among the parts: what is named, or all that there is by now, and what the newest version
@@ -256,8 +279,7 @@ class Exporter:
                 parts.append(ExporterOfTable(self._source, self._folder, each, of_table, self._compress))
         for each in modules:
             if (ExporterOfModule, each) not in known:
-                owner = before.modules[each].owner if each in before.modules else ""
-                parts.append(ExporterOfModule(self._source, self._folder, each, owner))
+                parts.append(ExporterOfModule(self._source, self._folder, each, before.modules.get(each)))
 
     async def _write(
         self, before: Manifest, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]

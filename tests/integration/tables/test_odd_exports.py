@@ -15,7 +15,9 @@ import trainer_client as tc
 from tests import export_models
 from tests.integration.restarting import Owner
 from tests.integration.tables.exports import as_owned, as_read, brought, exporting
+from trainer_client.serving import exported_table
 from trainer_client.serving.export_folder import twin_of
+from trainer_client.serving.exported_table import ExportedTable
 from trainer_client.serving.live_objects import LiveObjects
 
 IDS = torch.arange(8)
@@ -77,6 +79,58 @@ async def test_a_state_that_cannot_be_had_leaves_out_its_module_alone(tmp_path: 
         await ps.module("tests.export_models.WithoutState", name="bad")
         await ps.module(nn.Linear, 2, 1, name="good")
         assert (await brought(out)).modules == ["good"]
+
+
+async def test_a_module_that_does_not_give_its_state_for_a_while_stays_as_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    async with Owner(tmp_path / "data", modules=[export_models]) as owner, tc.connect(owner.address) as ps:
+        net = await ps.module("tests.export_models.WithMoods", name="net")
+        items = await ps.table("items", 2)
+        async with exporting(ps, out):
+            assert (await brought(out)).state_dict("net")["weight"].tolist() == [1.0]
+            await net.put(True)
+            for _ in range(3):
+                await items.upsert(IDS, torch.randn(8, 2))
+                version = await brought(out)
+                assert as_read(version) == await as_owned(items)
+                assert version.state_dict("net")["weight"].tolist() == [1.0]
+            await net.put(False)
+            await net.load_state_dict({"weight": torch.zeros(1), "_extra_state": torch.ones(1)})
+            assert (await brought(out)).state_dict("net")["weight"].tolist() == [0.0]
+    assert caplog.text.count("'net' stays as it was") == 1
+
+
+async def test_a_table_that_cannot_be_taken_for_a_while_stays_as_it_was(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    items, other = await ps.table("items", 2), await ps.table("other", 2)
+    failing = False
+
+    def take(self: ExportedTable, change: tc.tables.Change) -> bool:
+        if failing and self._name == "items" and change.version is not None:
+            raise tc.errors.InternalError("not now")
+        return before(self, change)
+
+    before = ExportedTable.take
+    monkeypatch.setattr(ExportedTable, "take", take)
+    monkeypatch.setattr(exported_table, "PART_BYTES", 1)
+    await items.upsert(IDS, torch.randn(8, 2))
+    async with exporting(ps, tmp_path):
+        first = as_read(await brought(tmp_path))
+        failing = True
+        for number in range(3):
+            if number == 1:
+                await items.clear()
+            await items.upsert(IDS[number:], torch.randn(8 - number, 2))
+            await other.upsert(IDS, torch.randn(8, 2))
+            version = await brought(tmp_path)
+            assert as_read(version, "other") == await as_owned(other)
+            assert as_read(version) == first
+        failing = False
+        assert as_read(await brought(tmp_path)) == await as_owned(items)
+    assert caplog.text.count("'items' stays as it was") == 1
 
 
 async def test_a_module_with_the_name_of_a_table_may_come_later(pair: tc.Client, tmp_path: Path) -> None:
