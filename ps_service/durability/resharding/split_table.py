@@ -117,6 +117,7 @@ def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) 
     states = {owner: part.state() for owner, part in parts.items()}
     for state in states.values():
         state.pop(value_files.BLOCKS)
+        state.pop("feed", None)  # it is of the rows of one owner: who follows the table reads all rows anew
     routings = {owner: Routing.from_plain(state.pop("routing")) for owner, state in states.items()}
     settings = {owner: Decoder(PayloadReader(None)).decode(part.record.create.kwargs) for owner, part in parts.items()}
     first = next(iter(parts))

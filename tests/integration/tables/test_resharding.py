@@ -21,6 +21,7 @@ from ps_service.durability.store import CheckpointError
 from ps_wire.tables.routing import Routing, slots_of
 from tests.hosted_models import Affine
 from tests.integration.restarting import Owner
+from tests.integration.tables.test_reading import Rows, all_of, known
 
 IDS = torch.tensor([5, -9, 5, 7, 8, 1 << 40, -3])
 EVERYTHING = torch.cat([torch.arange(-20, 40), torch.tensor([1 << 40])])
@@ -216,6 +217,30 @@ async def test_tables_of_some_owners_stay_with_these_or_go_where_they_are_told(t
         assert (stays.owners, moves.owners) == (["ps1"], ["ps0", "ps2"])
         assert [await stays.size(), await moves.size()] == [100, 100]
     assert set((await restored(old, tmp_path / "b", ["x", "y"])).rows["stays"]) == {"x", "y"}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (2, 1), (2, 2), (1, 2)])
+@pytest.mark.parametrize("everywhere", [True, False])
+async def test_who_follows_a_table_reads_all_of_its_rows_anew(
+    tmp_path: Path, before: int, after: int, everywhere: bool
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    async with running(old, NAMES[:before]) as (ps, _):
+        items, *_ = await tables(ps)
+        await train(ps, [0])
+        if everywhere:
+            rows = await known(items, Rows())
+        else:
+            await items.follower.call("ps0", "read_changes", None, 0, 0, None)
+            rows = Rows()
+        await train(ps, [1])
+    await restored(old, new, after)
+    async with running(new, NAMES[:after]) as (ps, _):
+        items, *_ = await tables(ps)
+        resets = rows.resets
+        assert await known(items, rows) == await all_of(items) and rows.resets == resets + 1
+        await train(ps, [2])
+        assert await known(items, rows) == await all_of(items) and rows.resets == resets + 1
 
 
 async def test_a_trainer_of_before_is_told_that_its_session_is_lost(tmp_path: Path) -> None:
