@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
-from ps_wire.errors import ClosedError, InvalidArgumentError, UnavailableError, UnknownNameError
+from ps_wire.errors import ClosedError, DeadlineExceededError, InvalidArgumentError, UnavailableError, UnknownNameError
 from ps_wire.tables.names import SHARD
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from trainer_client.session.session import Session
     from trainer_client.tables.table import Table
 
+
+T = TypeVar("T")
 
 _MOST: Final = 10_000
 """The most entries that an owner lists."""
@@ -53,7 +55,7 @@ class LiveObjects:
     async def names(self) -> tuple[list[str], list[str]]:
         """As `Source.names`."""
         self._check()
-        found = [await self._ps.status(owner, most=_MOST) for owner in self._ps.owners]
+        found = [await self._answer(owner, self._ps.status(owner, most=_MOST)) for owner in self._ps.owners]
         for status in found:
             # Those with names are listed first.
             if len(status.tables) == _MOST or len([each for each in status.objects if each.name]) == _MOST:
@@ -101,9 +103,21 @@ class LiveObjects:
         found = {}
         for owner in self._there(had):
             with suppress(UnknownNameError):
-                each = await self._ps.attach(name, owner)
+                each = await self._answer(owner, self._ps.attach(name, owner))
                 found[each.owner, each.ref.object_id] = each  # two owners may tell of one that has moved
         return list(found.values())
+
+    async def _answer(self, owner: str, asked: Pending[T]) -> T:
+        """What an owner answers. Without a directory, nobody says whether one that is away has left for good."""
+        try:
+            return await asked
+        except DeadlineExceededError as error:
+            if self._in_group:
+                raise
+            raise DeadlineExceededError(
+                f"{error}; this client was told that {owner} is one of its owners, and waits for it: if it has left "
+                "for good, begin the export again without it"
+            ) from None
 
     def _there(self, had: Collection[str]) -> list[str]:
         """All owners, and those of these that the client is connected to besides, because something has moved there."""

@@ -12,6 +12,7 @@ from torch import nn
 
 import ps_reader
 import trainer_client as tc
+from tests.integration.restarting import Owner
 from tests.integration.tables.exports import as_owned, as_read, brought, exporting
 from tests.integration.tables.moving import table_of, train
 from tests.owner_groups import OwnerGroup
@@ -104,3 +105,52 @@ async def test_what_is_made_on_an_owner_that_joins_later_is_exported_too(
         await ps.module(nn.Linear, 2, 1, name="net", owner="ps2")
         version = await brought(tmp_path)
         assert as_read(version) == await as_owned(items) and version.modules == ["net"]
+
+
+async def test_an_owner_that_has_left_for_good_is_not_waited_for(
+    group: OwnerGroup, ps: tc.Client, tmp_path: Path
+) -> None:
+    items = await table_of(ps, "items", owners=["ps0", "ps1"])
+    await train(ps, items, IDS)
+    async with tc.connect(directory=group.directory, timeout=2) as other, exporting(other, tmp_path):
+        await brought(tmp_path)
+        await ps.rebalance([items], owners=["ps0"])
+        await brought(tmp_path)
+        await group.agents["ps1"].leave(0.0)
+        await ps.find_owners()
+        for number in range(2):
+            await train(ps, items, IDS[number:])
+            assert as_read(await brought(tmp_path)) == await as_owned(items)
+        assert other.owners == ["ps0"]
+
+
+async def test_without_a_directory_the_log_says_that_an_owner_which_has_left_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        Owner(tmp_path / "ps0") as one,
+        Owner(tmp_path / "ps1", "ps1") as other,
+        tc.connect(one.address, other.address, timeout=0.2) as ps,
+        exporting(ps, tmp_path / "out"),
+    ):
+        await brought(tmp_path / "out")
+        with caplog.at_level(logging.WARNING, "trainer_client"):
+            await other.server.stop()
+            await until(lambda: "if it has left for good, begin the export again without it" in caplog.text, 0.01)
+
+
+async def test_a_module_that_was_moved_from_an_owner_which_leaves_is_exported_on(tmp_path: Path) -> None:
+    with_log = {"durability": "interval:0.01"}
+    async with (
+        Owner(tmp_path / "ps0", **with_log) as one,
+        Owner(tmp_path / "ps1", "ps1", **with_log) as other,
+        tc.connect(one.address, other.address) as ps,
+    ):
+        net = await ps.module(nn.Linear, 2, 1, name="net", owner="ps1")
+        async with exporting(ps, tmp_path / "out"):
+            await brought(tmp_path / "out")
+            await ps.drain("ps1", to="ps0")
+            assert (await brought(tmp_path / "out")).modules == ["net"] and net.owner == "ps0"
+        await ps.export(tmp_path / "once")
+        with ps_reader.open(tmp_path / "once") as reader:
+            assert reader.current.modules == ["net"]
