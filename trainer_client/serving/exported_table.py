@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,13 +23,14 @@ PART_BYTES: Final = 128 << 20
 """Bytes of rows after which a file is written."""
 
 MOST_PARTS: Final = 64
-"""Parts behind the base, after which they become one."""
+"""Small parts behind the base, after which all behind it are joined."""
 
 LEAST_CHANGED: Final = 1 << 16
 """With rows in them of half of all, and at least these, a base is written anew."""
 
 _log: Final = logging.getLogger("trainer_client")
 
+_NONE: Final = np.empty(0, np.int64)
 _ROW: Final = (1 << PLACE_BITS) - 1
 
 
@@ -93,8 +94,8 @@ class ExportedTable:
         if self._is_base:
             self._begin_base(self._parts)
         elif self._changed() > max(LEAST_CHANGED, self._rows // 2):
-            self._begin_base(list(self._compacted()))
-        elif len(self._parts) - self._base > MOST_PARTS:
+            self._begin_base(list(self._rewritten(self._places.current(), _NONE)))
+        elif sum(map(self._is_small, self._parts[self._base :])) > MOST_PARTS:
             self._join_changed()
         source = {owner: list(each) for owner, each in change.version.items()}
         self.files = self._files_of(source)
@@ -139,6 +140,9 @@ class ExportedTable:
         self._rows += int((self._places.find(ids) < 0).sum()) - int((self._places.find(removed) >= 0).sum())
         self._places = self._places.with_part(name, len(self._parts) - 1, part)
 
+    def _is_small(self, name: str) -> bool:
+        return sum(each.nbytes for each in self._file(name).arrays.values()) < PART_BYTES // 2
+
     def _changed(self) -> int:
         return sum(
             len(part.arrays["ids"]) + len(part.arrays["removed"]) for part in map(self._file, self._parts[self._base :])
@@ -167,20 +171,14 @@ class ExportedTable:
         self._places = Places(self._file(self._index), self._empty_over)
 
     def _join_changed(self) -> None:
-        """Writes one part in the place of all that stand behind the base."""
+        """Writes new parts in the place of all that stand behind the base."""
         over = self._places.over
-        order = np.argsort(over.places, kind="stable")
-        ids, places = over.ids[order], over.places[order]
-        there = places != REMOVED
-        part = {"removed": torch.from_numpy(ids[~there].copy()), "ids": torch.from_numpy(ids[there].copy())}
-        values = [self._empty]
-        for number in range(self._base, len(self._parts)):
-            rows = places[places >> PLACE_BITS == number] & _ROW
-            values.append(self._tensor(self._file(self._parts[number]).arrays["values"][rows]))
-        part["values"] = torch.cat(values)
-        name = self._folder.write_rows(self._name, part)
-        self._parts[self._base :] = [name]
-        self._places = Places(self._file(self._index), self._empty_over.with_part(name, self._base, self._file(name)))
+        gone = over.places == REMOVED
+        self._parts[self._base :] = list(self._rewritten(over.places[~gone], over.ids[gone]))
+        over = self._empty_over
+        for number, name in enumerate(self._parts[self._base :], self._base):
+            over = over.with_part(name, number, self._file(name))
+        self._places = Places(self._file(self._index), over)
 
     def _join_unversioned(self) -> None:
         """The same in the middle of changes, which come faster than they are read: what they have overwritten goes."""
@@ -190,22 +188,23 @@ class ExportedTable:
         self._folder.remove(joined)
         self._open = {name: each for name, each in self._open.items() if name not in joined}
 
-    def _compacted(self) -> Iterator[str]:
-        """Writes all rows as they are into new parts."""
-        places = self._places.current()
+    def _rewritten(self, places: np.ndarray, removed: np.ndarray) -> Iterator[str]:
+        """Writes the rows at these places into new parts, at least one, and ids whose rows have gone into the first."""
+        places = np.sort(places)
+        most = max(1, PART_BYTES // (self._empty.element_size() * self._dim + places.itemsize))
+        for low in range(0, max(len(places), 1), most):
+            some = places[low : low + most]
+            yield self._folder.write_rows(self._name, self._rows_at(some, removed if low == 0 else removed[:0]))
+
+    def _rows_at(self, places: np.ndarray, removed: np.ndarray) -> dict[str, torch.Tensor]:
+        ids, values = [torch.empty(0, dtype=torch.int64)], [self._empty]
         numbers = places >> PLACE_BITS
-        waiting: list[Mapping[str, torch.Tensor]] = []
-        nbytes = 0
-        for number, name in enumerate(self._parts):
-            arrays = self._file(name).arrays
+        for number in np.unique(numbers):
+            arrays = self._file(self._parts[number]).arrays
             rows = places[numbers == number] & _ROW
-            rows.sort()
-            part = {each: self._tensor(arrays[each][rows]) for each in ("ids", "values")}
-            waiting.append(part)
-            nbytes += sum(each.nbytes for each in part.values())
-            if nbytes >= PART_BYTES or number == len(self._parts) - 1:
-                yield self._folder.write_rows(self._name, _joined(waiting))
-                waiting, nbytes = [], 0
+            ids.append(self._tensor(arrays["ids"][rows]))
+            values.append(self._tensor(arrays["values"][rows]))
+        return {"ids": torch.cat(ids), "values": torch.cat(values), "removed": torch.from_numpy(removed.copy())}
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)
@@ -215,11 +214,6 @@ class ExportedTable:
         if name not in self._open:
             self._open[name] = TensorFile(Path(self._folder.path, name))
         return self._open[name]
-
-
-def _joined(parts: list[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    whole = {name: torch.cat([each[name] for each in parts]) for name in ("ids", "values")}
-    return {**whole, "removed": torch.empty(0, dtype=torch.int64)}
 
 
 def _gone(ids: np.ndarray, places: np.ndarray, removed: list[np.ndarray]) -> np.ndarray:
