@@ -245,48 +245,6 @@ def test_a_reader_takes_new_versions_by_itself() -> None:
                 reader.wait_for(3, timeout=0.01)
 
 
-def test_changes_that_come_faster_than_they_are_read_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exported_table, "PART_BYTES", 128)  # eight rows
-    monkeypatch.setattr(exported_table, "LEAST_CHANGED", 4)
-    with worlds() as world:
-        ids = list(range(8))
-        world.do("whole", ids, [])
-        most = 0
-        for _ in range(50):
-            world.do("piece", ids, [])
-            most = max(most, len(list(world.path.glob("items-*"))))
-        assert most <= 6
-        world.do("whole", ids[:2], [7])
-        world.read()
-
-
-def test_what_has_changed_is_joined_into_parts_of_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    written, write = [], Folder.write_rows
-
-    def note(self: Folder, name: str, part: Any) -> str:
-        written.append(sum(each.nbytes for each in part.values()))
-        return write(self, name, part)
-
-    monkeypatch.setattr(Folder, "write_rows", note)
-    monkeypatch.setattr(exported_table, "PART_BYTES", 64)  # four rows
-    monkeypatch.setattr(exported_table, "MOST_PARTS", 2)
-    with worlds() as world:
-        world.do("whole", list(range(4)), [])
-        for number in range(40):
-            world.do("whole", [number], [])
-            world.read()
-        assert world.table.files is not None and len(world.table.files.parts) <= 1 + 10 + 3
-        assert max(written) <= 64
-        monkeypatch.setattr(exported_table, "LEAST_CHANGED", 2)
-        world.do("whole", list(range(4)), [])
-        assert world.table.files.base == len(world.table.files.parts) == 10, "all rows are written anew"
-        world.read()
-        assert max(written) <= 64
-        world.do("whole", [], list(range(40)))
-        assert world.table.files.base == 1, "none is left"
-        world.read()
-
-
 def test_a_row_is_read_without_a_copy() -> None:
     with worlds() as world:
         world.do("whole", [1, 2], [])

@@ -51,7 +51,8 @@ class ExportedTable:
         self._bytes = 0
         self._parts: list[str] = []
         self._open: dict[str, TensorFile] = {}
-        self._is_base = True
+        # While all rows are read: how many were written, and after how many those are looked for that have gone since.
+        self._is_base, self._written, self._limit = True, 0, 2 * LEAST_CHANGED
         self.files: TableFiles | None = None
         is_like = files is not None and (files.dim, files.dtype, files.codec) == (dim, self._dtype, codec)
         if files is not None and is_like and folder.has_all(files.parts):
@@ -82,13 +83,15 @@ class ExportedTable:
     def take(self, change: Change) -> bool:
         """Takes a change, and says whether there is a new version with it."""
         if change.resets:
-            self._forget()
+            self.forget()
         self._waiting.append(change)
         self._bytes += change.values.nbytes + change.ids.nbytes + change.removed.nbytes
         if self._bytes >= PART_BYTES or change.version is not None:
             self._write()
         if change.version is None:
-            if not self._is_base and self._changed() > 2 * max(LEAST_CHANGED, self._rows):
+            if self._is_base and self._written > self._limit:
+                self._settle()
+            elif not self._is_base and self._changed() > 2 * max(LEAST_CHANGED, self._rows):
                 self._join_unversioned()
             return False
         if self._is_base:
@@ -106,11 +109,13 @@ class ExportedTable:
         parts = list(self._parts)
         return TableFiles(self._dim, self._dtype, self._codec, parts, self._base, self._index, self._rows, source)
 
-    def _forget(self) -> None:
-        """All rows come anew: what was written of them since the newest version is removed."""
+    def forget(self) -> None:
+        """All rows come anew, or nothing more: what was written of them since the newest version is removed."""
         known = set() if self.files is None else {*self.files.parts, self.files.index}
         self._folder.remove(each for each in self._parts if each not in known)
         self._waiting, self._bytes, self._parts, self._is_base = [], 0, [], True
+        self._written, self._limit = 0, 2 * LEAST_CHANGED
+        self._open = {each: file for each, file in self._open.items() if each in known}
 
     def _write(self) -> None:
         """Writes what has been taken into a part."""
@@ -131,6 +136,7 @@ class ExportedTable:
             return
         name = self._folder.write_rows(self._name, part)
         self._parts.append(name)
+        self._written += len(ids)
         if not self._is_base:
             self._count(name)
 
@@ -150,25 +156,40 @@ class ExportedTable:
 
     def _begin_base(self, parts: list[str]) -> None:
         """Makes these parts a base, whose index has the place of the last row of each id."""
-        opened = [self._file(name) for name in parts]
-        ids = np.concatenate([each.arrays["ids"] for each in opened])
-        places = np.concatenate(
-            [np.arange(len(each.arrays["ids"]), dtype=np.int64) + (n << PLACE_BITS) for n, each in enumerate(opened)]
-        )
+        ids, places = self._last_rows(parts)
         self._parts, self._base, self._is_base = parts, len(parts), False
-        order = ids.argsort(kind="stable")
-        ids, places = ids[order], places[order]
-        is_last = np.append(ids[1:] != ids[:-1], True)[: len(ids)]
-        removed = [each.arrays["removed"] for each in opened]
-        ids, places = ids[is_last], places[is_last]
-        gone = _gone(ids, places, removed)
-        ids, places = ids[~gone], places[~gone]
         self._index = self._folder.write(
             self._name, {"ids": torch.from_numpy(ids.copy()), "place": torch.from_numpy(places.copy())}
         )
         self._rows = len(ids)
         self._empty_over = Overlay.empty(self._files_of({}))
         self._places = Places(self._file(self._index), self._empty_over)
+
+    def _settle(self) -> None:
+        """Writes all rows that there are so far anew, if that are much fewer than have come: what has changed since it
+        was read goes."""
+        _, places = self._last_rows(self._parts)
+        if self._written > 2 * max(LEAST_CHANGED, len(places)):
+            before, self._written = self._parts, len(places)
+            self._parts = list(self._rewritten(places, _NONE))
+            self._folder.remove(before)
+            self._open = {name: each for name, each in self._open.items() if name not in before}
+        self._limit = max(2 * LEAST_CHANGED, 2 * len(places), self._written * 3 // 2)
+
+    def _last_rows(self, parts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids that have a row behind these parts, in ascending order, and the places of their rows."""
+        opened = [self._file(name) for name in parts]
+        ids = np.concatenate([each.arrays["ids"] for each in opened])
+        places = np.concatenate(
+            [np.arange(len(each.arrays["ids"]), dtype=np.int64) + (n << PLACE_BITS) for n, each in enumerate(opened)]
+        )
+        order = ids.argsort(kind="stable")
+        ids, places = ids[order], places[order]
+        is_last = np.append(ids[1:] != ids[:-1], True)[: len(ids)]
+        removed = [each.arrays["removed"] for each in opened]
+        ids, places = ids[is_last], places[is_last]
+        gone = _gone(ids, places, removed)
+        return ids[~gone], places[~gone]
 
     def _join_changed(self) -> None:
         """Writes new parts in the place of all that stand behind the base."""

@@ -87,10 +87,12 @@ class ExporterOfTable:
         except UnknownNameError as error:
             raise StaleHandleError(str(error)) from None  # whether it was deleted is known when it is looked for
 
-    def lost(self) -> None:
+    async def lost(self) -> None:
         """The handles of the table are of no use any more, and what was taken since the newest version is not whole."""
-        self._files = self.files
+        exported, self._files = self._exported, self.files
         self._following = self._exported = None
+        if exported is not None:
+            await BLOCKING.run(exported.forget)
 
     @property
     def files(self) -> TableFiles | None:
@@ -144,7 +146,7 @@ class ExporterOfModule:
         written = partial(self._folder.write, self.name, state, {"format": "pt"})
         self.file = ModuleFile(await BLOCKING.run(written), module.class_name, module.owner)
 
-    def lost(self) -> None:
+    async def lost(self) -> None:
         """As that of a table."""
         self._following = None
 
@@ -227,7 +229,7 @@ class Exporter:
                     _log.warning("the export asks for its objects again: %s", error)
                 is_lost, told = True, str(error)
                 for each in parts:
-                    each.lost()
+                    await each.lost()
             else:
                 tables = {of.name: of.files for of in parts if isinstance(of, ExporterOfTable) and of.files}
                 files = {of.name: of.file for of in parts if isinstance(of, ExporterOfModule) and of.file}
@@ -260,7 +262,7 @@ class Exporter:
             if part not in self._failing:
                 _log.warning("%r stays as it was in the export, and is tried again: %s", part.name, error)
             self._failing.add(part)
-            part.lost()
+            await part.lost()
         else:
             self._failing.discard(part)
 

@@ -12,9 +12,11 @@ from torch import nn
 
 import ps_reader
 import trainer_client as tc
+from ps_service.tables import reading
 from tests import export_models
 from tests.integration.restarting import Owner
 from tests.integration.tables.exports import as_owned, as_read, brought, exporting
+from tests.waiting import until
 from trainer_client.serving import exported_table
 from trainer_client.serving.export_folder import twin_of
 from trainer_client.serving.exported_table import ExportedTable
@@ -131,6 +133,32 @@ async def test_a_table_that_cannot_be_taken_for_a_while_stays_as_it_was(
         failing = False
         assert as_read(await brought(tmp_path)) == await as_owned(items)
     assert caplog.text.count("'items' stays as it was") == 1
+
+
+async def test_a_reading_that_breaks_off_leaves_no_files(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = await ps.table("items", 2)
+    await items.upsert(torch.arange(400), torch.randn(400, 2))
+    most, taken = 0, 0
+
+    def take(self: ExportedTable, change: tc.tables.Change) -> bool:
+        nonlocal most, taken
+        taken += 1
+        if taken < 30:
+            most = max(most, len(list(tmp_path.glob("items-*"))))
+        if taken % 3 == 0 and taken < 30:
+            raise tc.errors.UnavailableError("away")
+        return before(self, change)
+
+    before = ExportedTable.take
+    monkeypatch.setattr(ExportedTable, "take", take)
+    monkeypatch.setattr(exported_table, "PART_BYTES", 1)
+    monkeypatch.setattr(reading, "PIECE_BYTES", 800)
+    async with exporting(ps, tmp_path):
+        await until(lambda: taken >= 30)
+        assert most == 2
+        assert as_read(await brought(tmp_path)) == await as_owned(items)
 
 
 async def test_a_module_with_the_name_of_a_table_may_come_later(pair: tc.Client, tmp_path: Path) -> None:
