@@ -23,7 +23,7 @@ from ps_service.sessions.reply_cache import Answer, confirmed_by
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
 from ps_wire.codec.messages import messages_in
-from ps_wire.errors import InternalError, ObjectMovedError, PsError, StaleHandleError
+from ps_wire.errors import InternalError, ObjectMovedError, PsError, StaleHandleError, UnknownNameError
 from ps_wire.refs import ContextId, Ref
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
@@ -186,7 +186,8 @@ def _again(engine: Engine, trainer: bytes, again: pb.AgainEffect, source: Record
     name = again.request.WhichOneof("operation")
     payload = source.part(again.offset, again.nbytes) if again.nbytes else None
     ctx = RequestContext(engine, trainer, payload, embeds=True, is_replayed=True)
-    with suppress(StaleHandleError, ObjectMovedError):  # its object went with a session while the request ran
+    # Its object went with a session while the request ran, is one that cannot be kept, or was left out.
+    with suppress(StaleHandleError, ObjectMovedError, UnknownNameError):
         OPERATIONS[name].handle(ctx, getattr(again.request, name), getattr(Reply(), name))
 
 
