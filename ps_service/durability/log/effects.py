@@ -207,7 +207,7 @@ class RequestEffects:
         is not in the registry is in no record yet, or not any more: then it is the effect of none."""
         self._await_turn()
         self._add_if_new(optimizer.object_id)
-        if self._owner.engine.registry.get(optimizer.object_id) is None or not self._has(optimizer.object_id):
+        if not self._is_kept(optimizer.object_id):
             return pb.RoundsEffect()
         effect = self._record.effects.add().rounds
         effect.object_id = optimizer.object_id
@@ -335,6 +335,10 @@ class RequestEffects:
     def _has(self, object_id: str) -> bool:
         return object_id in self._owner.known or object_id in self._new
 
+    def _is_kept(self, object_id: str) -> bool:
+        """Whether an object is there, and the log has it."""
+        return self._owner.engine.registry.get(object_id) is not None and self._has(object_id)
+
     def _add_object(self, hosted: HostedObject) -> None:
         for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
             self._add_if_new(dependency.ref.object_id)
@@ -361,6 +365,8 @@ class RequestEffects:
 
     def _add_buffers(self, hosted: HostedObject) -> None:
         self._add_if_new(hosted.ref.object_id)
+        if not self._is_kept(hosted.ref.object_id):
+            return  # it was removed while the call ran, or checkpoints leave it out, too
         effect = self._record.effects.add().buffers
         effect.object_id = hosted.ref.object_id
         self.encode(effect.buffers, buffers_of(hosted))

@@ -24,7 +24,7 @@ from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
 from ps_wire.codec.messages import messages_in
 from ps_wire.errors import InternalError, ObjectMovedError, PsError, StaleHandleError, UnknownNameError
-from ps_wire.refs import ContextId, Ref
+from ps_wire.refs import ContextId
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from ps_wire.v1.values_pb2 import Handle
@@ -150,9 +150,11 @@ def _found_in(engine: Engine, effect: pb.ObjectRecord | pb.AgainEffect) -> Itera
 
 
 def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> None:
-    module = engine.registry.find(Ref(engine.name, effect.object_id)).value
+    hosted = engine.registry.get(effect.object_id)
+    if hosted is None:
+        return  # it was left out, or went while the call ran
     with torch.no_grad():
-        own = dict(module.named_buffers())
+        own = dict(hosted.value.named_buffers())
         for name, value in source.load(effect.buffers).items():
             own[name].copy_(value)
 

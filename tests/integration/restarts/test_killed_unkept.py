@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import trainer_client as tc
@@ -24,6 +27,31 @@ class Stateless:
     @remote
     def here(self) -> bool:
         return True
+
+
+@hosted
+class Normed(nn.Module):
+    """Has running statistics. Its forward waits while `going` is not set, and sets `begun` before."""
+
+    going, begun = threading.Event(), threading.Event()
+
+    def __init__(self, _: Any = None) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.begun.set()
+        self.going.wait()
+        return self.norm(x)
+
+
+@pytest.fixture(autouse=True)
+def going() -> Iterator[threading.Event]:
+    """Forwards of `Normed` wait while it is not set."""
+    Normed.going.set()
+    Normed.begun.clear()
+    yield Normed.going
+    Normed.going.set()
 
 
 def owner_in(folder: Path, **options: Any) -> Owner:
@@ -54,3 +82,43 @@ async def test_an_object_that_is_left_out_was_deleted(tmp_path: Path) -> None:
         await ps.module(nn.Linear, 2, 2, name="other")
     async with owner_in(tmp_path, leave_out=("net",)) as owner, tc.connect(owner.address) as ps:
         assert await ps.attach("other")
+
+
+async def test_buffers_of_a_module_changed_that_the_log_does_not_have(owner: Owner, ps: tc.Client) -> None:
+    plain = await ps.create(f"{__name__}.Stateless", name="plain")
+    net = await ps.module(f"{__name__}.Normed", plain, name="net")
+    other = await ps.module(nn.Linear, 4, 2, name="other", seed=1)
+    await net(torch.randn(3, 4))
+    written = bits(await other.state_dict())
+    await owner.crash()
+    assert bits(await other.state_dict()) == written
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+async def test_buffers_of_a_module_changed_that_was_removed_meanwhile(
+    owner: Owner, ps: tc.Client, going: threading.Event, replaces: bool
+) -> None:
+    net = await ps.module(f"{__name__}.Normed", name="net")
+    going.clear()
+    running = asyncio.ensure_future(net(torch.randn(3, 4)))
+    await asyncio.to_thread(Normed.begun.wait)
+    if replaces:
+        later = await ps.module(f"{__name__}.Normed", 2, name="net", replace=True)
+    else:
+        await ps.delete("net")
+        later = await ps.module(f"{__name__}.Normed", name="net")
+    going.set()
+    await running
+    written = bits(await later.state_dict())
+    await owner.crash()
+    assert bits(await later.state_dict()) == written
+
+
+async def test_buffers_of_an_object_changed_that_is_left_out(tmp_path: Path) -> None:
+    async with owner_in(tmp_path) as owner, tc.connect(owner.address) as ps:
+        net = await ps.module(f"{__name__}.Normed", name="net")
+        await checkpoint(owner)
+        await net(torch.randn(3, 4))
+    async with owner_in(tmp_path, leave_out=("net",)) as owner, tc.connect(owner.address) as ps:
+        with pytest.raises(tc.errors.UnknownNameError):
+            await ps.attach("net")
