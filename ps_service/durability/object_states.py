@@ -1,12 +1,13 @@
-"""Reads the state of an owner's objects."""
+"""Reads the state of an owner's objects, and sets buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from ps_service.execution.in_time import in_time
@@ -81,10 +82,46 @@ def within(until: float, read: Callable[[], Any]) -> Any:
         raise OutOfTime("its state could not be read because hosted code is still running") from None
 
 
-def buffers_of(module: HostedObject) -> dict[str, Tensor]:
-    """Copies of the buffers of a module that its state has, by name."""
+def buffers_of(module: HostedObject) -> dict[str, Tensor | None]:
+    """Copies of the buffers of a module that its state has, by name. Those that are None are there, too."""
     kept = module.value.state_dict(keep_vars=True).keys()
+    found: dict[str, Tensor | None] = {}
     with ExitStack() as stack:
         for lock in module.internals.norm_locks.values():
             stack.enter_context(lock)
-        return {name: each.detach().clone() for name, each in module.value.named_buffers() if name in kept}
+        for path, part in module.value.named_modules():
+            for leaf, each in part._buffers.items():
+                name = f"{path}.{leaf}" if path else leaf
+                if each is None:
+                    found[name] = None
+                elif name in kept:
+                    found[name] = each.detach().clone()
+    return found
+
+
+def set_buffers(module: nn.Module, values: Mapping[str, Tensor | None], device: torch.device) -> None:
+    """Gives buffers of a module their values. Code may have put another tensor, or None, in the place of what the
+    constructor has made. Where that fits it is written to, because other places may have the same tensor; one that is
+    new is on the `device`."""
+    written: dict[int, Tensor] = {}
+    for name, value in values.items():
+        path, _, leaf = name.rpartition(".")
+        buffers = part_of(module, path)._buffers
+        made = buffers.get(leaf)
+        if value is None:
+            buffers[leaf] = None
+        elif made is None or made.shape != value.shape or made.dtype != value.dtype:
+            buffers[leaf] = value.to(device if made is None else made.device, copy=True)
+        elif (before := written.get(id(made))) is not None and not torch.equal(before, value):
+            buffers[leaf] = value.to(made.device, copy=True)  # it was one tensor with another place, and is no more
+        else:
+            made.copy_(value)
+            written[id(made)] = value
+
+
+def part_of(module: nn.Module, path: str) -> nn.Module:
+    """A part of a module; another one if it has none there."""
+    try:
+        return module.get_submodule(path)
+    except AttributeError:
+        return nn.Module()

@@ -11,6 +11,7 @@ from torch import nn
 
 from ps_service.access.identities import remembered
 from ps_service.durability import members, move_effects, prepared_steps, rounds
+from ps_service.durability.object_states import part_of, set_buffers
 from ps_service.durability.run_records import applied_runs
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ps_wire.v1 import checkpoint_pb2 as pb
 
 _NO_TRAINER: Final = bytes(16)
+_CPU: Final = torch.device("cpu")
 
 
 def restore(engine: Engine, folder: Path, manifest: Manifest, leave_out: Container[str] = ()) -> list[str]:
@@ -159,7 +161,7 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, source:
         return
     try:
         read = source.load_table if hosted.is_table else source.load
-        load(hosted, read(record.state, record.tensors), record.version)
+        load(hosted, read(record.state, record.tensors), record.version, engine.device)
         if isinstance(hosted.value, HostedOptimizer):
             policy = (
                 from_plain(Decoder(PayloadReader(None)).decode(record.policy)) if record.HasField("policy") else PLAIN
@@ -208,13 +210,14 @@ def _numbers(message: pb.NumberSet) -> SeenNumbers:
     return SeenNumbers.of(message.floor, message.above, message.holes)
 
 
-def load(hosted: HostedObject, state: Any, version: int) -> None:
+def load(hosted: HostedObject, state: Any, version: int, device: torch.device = _CPU) -> None:
     """Loads a `state_dict` into an object constructed from the same arguments; an optimizer has its version, too.
+    Buffers of a module that its constructor leaves None are on the `device`.
 
     Raises what the object's `load_state_dict` raises, most likely because its class has changed.
     """
     if isinstance(hosted.value, nn.Module):
-        _load_module(hosted.value, state)
+        _load_module(hosted.value, state, device)
     elif isinstance(hosted.value, HostedOptimizer):
         _load_optimizer(hosted.value.optimizer, state)
         hosted.value.version = version
@@ -229,23 +232,16 @@ def freeze(hosted: HostedObject, names: Set[str]) -> None:
             parameter.requires_grad_(name not in names)
 
 
-def _load_module(module: nn.Module, state: dict[str, Any]) -> None:
-    known = module.state_dict()
-    for name in known.keys() | state.keys():
-        path, _, leaf = name.rpartition(".")
-        buffers = _submodule(module, path)._buffers
-        if leaf in buffers:
-            # `load_state_dict` copies into the constructor's tensor; code may have replaced that tensor since.
-            made, value = buffers[leaf], state.get(name)
-            buffers[leaf] = value.to(made.device) if made is not None and value is not None else value
-    module.load_state_dict(state, strict=True)
+def _load_module(module: nn.Module, state: dict[str, Any], device: torch.device) -> None:
+    names = module.state_dict().keys() | state.keys()
+    # `load_state_dict` copies into the constructor's tensors; code may have replaced these since.
+    set_buffers(module, {name: state.get(name) for name in names if _is_buffer(module, name)}, device)
+    module.load_state_dict(state, strict=True)  # and reports what does not match
 
 
-def _submodule(module: nn.Module, path: str) -> nn.Module:
-    try:
-        return module.get_submodule(path)
-    except AttributeError:
-        return nn.Module()  # load_state_dict will report the mismatch
+def _is_buffer(module: nn.Module, name: str) -> bool:
+    path, _, leaf = name.rpartition(".")
+    return leaf in part_of(module, path)._buffers
 
 
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ class Marks(NamedTuple):
 
     writes: int
     trained: list[bool]
-    buffers: list[tuple[torch.Tensor, int]]
+    buffers: list[tuple[torch.Tensor | None, int]]
     extra: list[bytes]
 
     def same_buffers(self, other: Marks) -> bool:
@@ -52,9 +52,9 @@ class _Parts:
         now = _values(self._children)
         return len(now) == len(self._found) and all(map(is_, now, self._found))
 
-    def buffers(self) -> list[torch.Tensor]:
-        """All buffers; one that is there twice is named twice."""
-        return [each for each in _values(filter(None, self._buffers)) if each is not None]
+    def buffers(self) -> list[torch.Tensor | None]:
+        """All buffers, also those that are None; one that is there twice is named twice."""
+        return _values(filter(None, self._buffers))
 
 
 _PARTS: Final[WeakKeyDictionary[HostedObject, _Parts]] = WeakKeyDictionary()
@@ -69,7 +69,7 @@ def marks_of(hosted: HostedObject) -> Marks:
     return Marks(
         sum([state.writes for state in hosted.parameter_states]),
         [each.requires_grad for each in hosted.parameters.values()],
-        [(each, each._version) for each in parts.buffers()],
+        [(each, 0 if each is None else each._version) for each in parts.buffers()],
         [_encoded(each.get_extra_state()) for each in parts.extra],
     )
 

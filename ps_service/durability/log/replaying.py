@@ -16,6 +16,7 @@ from ps_service.durability.log import table_log
 from ps_service.durability.log.storage import RecordSource
 from ps_service.durability.move_effects import apply
 from ps_service.durability.named_gradients import placed
+from ps_service.durability.object_states import set_buffers
 from ps_service.numerics import generators
 from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
@@ -154,9 +155,7 @@ def _buffers(engine: Engine, effect: pb.BuffersEffect, source: RecordSource) -> 
     if hosted is None:
         return  # it was left out, or went while the call ran
     with torch.no_grad():
-        own = dict(hosted.value.named_buffers())
-        for name, value in source.load(effect.buffers).items():
-            own[name].copy_(value)
+        set_buffers(hosted.value, source.load(effect.buffers), engine.device)
 
 
 def _step(engine: Engine, step: pb.StepEffect, source: RecordSource, newer: Newer, position: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn, optim
 
+from ps_service.durability.object_states import set_buffers
 from ps_service.durability.restoring import freeze, load
 from ps_service.hosting.objects import HostedObject
 from ps_service.parameters.locks import ParameterLocks
@@ -39,6 +40,21 @@ def test_a_buffer_that_was_none_is_none_again() -> None:
     made = nn.BatchNorm1d(2)
     load(hosted(made), state, 0)
     assert made.running_mean is None
+
+
+def test_a_buffer_that_was_made_later_is_on_the_device_of_its_owner() -> None:
+    made = nn.Module()
+    made.register_buffer("late", None)
+    set_buffers(made, {"late": torch.ones(2, dtype=torch.float64)}, torch.device("meta"))
+    assert made.late is not None and (made.late.device.type, made.late.dtype) == ("meta", torch.float64)
+
+
+def test_buffers_that_were_one_tensor_get_values_of_their_own() -> None:
+    made = nn.Module()
+    made.register_buffer("one", torch.zeros(2))
+    made.register_buffer("other", made.one)
+    set_buffers(made, {"one": torch.ones(2), "other": torch.full((2,), 2.0)}, torch.device("cpu"))
+    assert (made.one.tolist(), made.other.tolist()) == ([1.0, 1.0], [2.0, 2.0])
 
 
 def test_a_state_of_another_module_is_refused() -> None:

@@ -44,11 +44,16 @@ def register(net: Any) -> None:
     net.parts[1].register_buffer("cache", torch.ones(1))
 
 
+def swap_with_none(net: Any) -> None:
+    norm = net.parts[0]
+    norm.running_mean, norm.running_var = None, norm.running_mean
+
+
 def exchange(net: Any) -> None:
     net.parts[0] = nn.BatchNorm1d(3)
 
 
-BUFFERS: list[Callable[[Any], None]] = [write, replace, register, exchange]
+BUFFERS: list[Callable[[Any], None]] = [write, replace, register, swap_with_none, exchange]
 
 
 @pytest.mark.parametrize("change", BUFFERS)
