@@ -177,6 +177,7 @@ def _offer_rest(
     if ctx.engine.parameter_locks.this_thread.nonblocking:
         # The reply is deferred, which a request on the event loop cannot be; and no offer may be made twice.
         raise WouldBlock
+    ctx.catch_up()  # a round may step the same parameters
     versions = progress.versions
     for version, staleness in zip_longest(versions, progress.staleness, fillvalue=0):
         offers.describe(ctx, id, reply.stepped.add(), Outcome(version, staleness, 1))

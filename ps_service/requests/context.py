@@ -297,6 +297,12 @@ class RequestContext:
             except BaseException:  # what follows gives locks back
                 _log.exception("a request of trainer %s failed after its answer", self.trainer.hex()[:8])
 
+    def catch_up(self) -> None:
+        """Does already what the answer did not wait for so far, because this thread would wait for that itself."""
+        if self.after:
+            self.run_after()
+            self.after = []
+
     def let_go(self) -> None:
         """Drops the payload, because it was read. Values that use its memory keep it."""
         self.payload = None

@@ -75,6 +75,8 @@ def stepped(ctx: RequestContext, optimizer: HostedOptimizer, context: PassContex
     note = None if ctx.effects is None else noting(ctx.effects, optimizer, context)
     if ctx.after is None:
         return optimizer.step(context, note)
+    if ctx.after and any(each.parameter_state.stepped for each in optimizer.covered):
+        ctx.catch_up()  # another optimizer of this request has these parameters until its step is whole
     stepping = optimizer.stepping(context, note)
     version = next(stepping)
     ctx.after.append(partial(next, stepping, None))
