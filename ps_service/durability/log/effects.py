@@ -275,7 +275,8 @@ class RequestEffects:
             if self._changed or self._buffers:
                 self._await_turn()  # what is read must be in the log before others change it
             for hosted in self._changed:
-                self._add_object(hosted)
+                if self._owner.engine.registry.get(hosted.ref.object_id) is not None:
+                    self._add_object(hosted)  # another one may have the name of what was removed meanwhile
             for hosted in self._buffers:
                 self._add_buffers(hosted)
             for object_id in answer.granted:

@@ -15,7 +15,7 @@ from torch import nn
 
 import trainer_client as tc
 from ps_service import hosted, remote
-from tests.integration.restarting import Owner
+from tests.integration.restarting import Owner, Tally
 from tests.integration.restarts.conftest import checkpoint
 from tests.integration.support import bits
 
@@ -43,6 +43,17 @@ class Normed(nn.Module):
         self.begun.set()
         self.going.wait()
         return self.norm(x)
+
+
+@hosted
+class Sum(Tally):
+    """Waits in `wait` as the forward of `Normed`."""
+
+    @remote
+    def wait(self) -> None:
+        Normed.begun.set()
+        Normed.going.wait()
+        self.value += 100
 
 
 @pytest.fixture(autouse=True)
@@ -122,3 +133,27 @@ async def test_buffers_of_an_object_changed_that_is_left_out(tmp_path: Path) -> 
     async with owner_in(tmp_path, leave_out=("net",)) as owner, tc.connect(owner.address) as ps:
         with pytest.raises(tc.errors.UnknownNameError):
             await ps.attach("net")
+
+
+@pytest.mark.parametrize("start", [None, 0, 5], ids=["deleted", "made again", "replaced"])
+async def test_an_object_changed_that_was_removed_meanwhile(
+    owner: Owner, ps: tc.Client, going: threading.Event, start: int | None
+) -> None:
+    total = await ps.create(f"{__name__}.Sum", 0, name="total")
+    going.clear()
+    running = asyncio.ensure_future(total.wait())
+    await asyncio.to_thread(Normed.begun.wait)
+    if start == 5:
+        later = await ps.create(f"{__name__}.Sum", start, name="total", replace=True)
+    else:
+        await ps.delete("total")
+        later = None if start is None else await ps.create(f"{__name__}.Sum", start, name="total")
+    going.set()
+    await running
+    await owner.crash()
+    if later is None:
+        with pytest.raises(tc.errors.UnknownNameError):
+            await ps.attach("total")
+    else:
+        assert await later.add() == (start or 0) + 1
+        assert await (await ps.attach("total")).add() == (start or 0) + 2
