@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ps_service.quotas.accounts import Account
     from ps_service.requests.probe import Probe
     from ps_service.requests.progress import Progress
-    from ps_service.sessions.effects import EffectLog, Effects
+    from ps_service.sessions.effects import CallKind, EffectLog, Effects
     from ps_wire.v1.frames_pb2 import Frame
     from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, ObjectInfo, SchedulerRequest
     from ps_wire.v1.values_pb2 import Handle, Value
@@ -248,9 +248,9 @@ class RequestContext:
                 requires_grad=parameter.requires_grad,
             )
 
-    def begin_effects(self, log: EffectLog, operation: str) -> None:
+    def begin_effects(self, log: EffectLog, operation: str, request: Any) -> None:
         """Collects what the request changes. Raises `StorageError` if there is no room for what it changes for sure."""
-        self.effects = effects = log.begin()
+        self.effects = effects = log.begin(_kind(request) if operation == "call" else None)
         if operation in _IN_TURN:
             effects.take_turn()
         if operation in _CHANGING:
@@ -361,6 +361,10 @@ class RequestContext:
         message = hosted.ref._replace(parameter=reference.parameter).to_message()
         message.history = hosted.history is not None and hosted.history.context == context
         return message
+
+
+def _kind(call: CallRequest) -> CallKind:
+    return call.function, call.target.object_id, call.method, call.training, call.own_mode
 
 
 def _own(handle: Callable[[Handle], Any], owner: str, message: Handle) -> Any:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _NO_REGION: Final = nullcontext()
 
+_READS_RATES: Final = HostedScheduler.get_last_lr.__name__
+
 
 def attach(ctx: RequestContext, request: pb.AttachRequest, reply: pb.AttachReply) -> None:
     """Finds an object by name or handle, or a part of an optimizer or scheduler by what it is a part of."""
@@ -95,8 +97,9 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
         if ctx.asker is not None:
             code = getattr(type(target.value), request.method or "forward", None)
             check_code(engine.access, ctx.asker.identity, request, code)
-        if ctx.effects is not None and isinstance(target.value, HostedScheduler):
+        if ctx.effects is not None and isinstance(target.value, HostedScheduler) and request.method != _READS_RATES:
             ctx.effects.take_turn()
+            ctx.effects.check(0 if ctx.payload is None else 2 * len(ctx.payload))
             ctx.repeats("call", request)
         arguments, args, kwargs = ctx.read_arguments(request, request)
         asked = Invocation(arguments, args, kwargs, training, recording, keep, ctx.method)

@@ -102,7 +102,7 @@ def handle(
                 moving.check(ctx.engine, request)
             if operation.mutates and (log := ctx.engine.durability.log) is not None:
                 ctx.number = number or ctx.number
-                ctx.begin_effects(log, operation.name)
+                ctx.begin_effects(log, operation.name, request)
             frame = Frame(number=number)
             reply = getattr(frame.reply, operation.name)
             reply.SetInParent()

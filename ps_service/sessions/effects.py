@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from ps_wire.v1.operations_pb2 import LogStatus
 
 
+CallKind = tuple[str, str, str, bool, bool]
+"""What calls have in common that change the same: the function, or the object and its method, whether the module
+trains, and whether it does so by itself."""
+
+
 class Effects(Protocol):
     """What one request changes. All of it is one record of the log, with the answer of the request."""
 
@@ -117,8 +122,9 @@ class EffectLog(Protocol):
     acknowledges: bool
     came_at: int
 
-    def begin(self) -> Effects:
-        """Collects what a request changes."""
+    def begin(self, kind: CallKind | None = None) -> Effects:
+        """Collects what a request changes. Raises `StorageError` if it is a call of a `kind` that has changed what
+        cannot be appended yet."""
 
     @property
     def end(self) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.parameters.locks import StepLock
     from ps_service.policies.offers import OfferKey
+    from ps_service.sessions.effects import CallKind
     from ps_service.sessions.reply_cache import Answer
     from ps_service.training.following import Held
     from ps_service.training.optimizers import Present
@@ -46,16 +47,18 @@ _PATIENCE_SECONDS: Final = 10.0
 class EffectsLog(OwnersLog):
     """The log of an owner that collects the effects of requests."""
 
-    def begin(self) -> RequestEffects:
+    def begin(self, kind: CallKind | None = None) -> RequestEffects:
         """As `EffectLog.begin`."""
-        return RequestEffects(self)
+        if kind is not None:
+            self.check_call(kind)
+        return RequestEffects(self, kind)
 
 
 class RequestEffects:
     """What one request changes."""
 
-    def __init__(self, owner: OwnersLog) -> None:
-        self._owner = owner
+    def __init__(self, owner: OwnersLog, kind: CallKind | None) -> None:
+        self._owner, self._kind = owner, kind
         self._record = pb.LogRecord()
         self._payload = PayloadWriter()
         self._changed: list[HostedObject] = []
@@ -289,7 +292,7 @@ class RequestEffects:
                 answer.position = self._append(trainer, number, answer)
             else:
                 # Asked again, it would draw later numbers.
-                self._owner.append_if_drawn(self._record, self._payload)
+                self._owner.append_if_drawn(self._record, self._payload, self._kind)
             if self._rows is not None and self._owner.acknowledges:
                 answer.position = max(answer.position, self._rows.position)
             self._wait_for_passes(answer)
@@ -388,7 +391,7 @@ class RequestEffects:
 
     def _write(self) -> int:
         self._owner.known |= self._new
-        position = self._owner.append_with_drawn(self._record, self._payload)
+        position = self._owner.append_with_drawn(self._record, self._payload, self._kind)
         for optimizer, version, before in self._versions:
             self._owner.watermark.note(optimizer, version, position, before)
         return position

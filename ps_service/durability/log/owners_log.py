@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.group.peers import Over
     from ps_service.hosting.objects import HostedObject
+    from ps_service.sessions.effects import CallKind
     from ps_service.training.prepared import Prepared
     from ps_wire.codec.payload import PayloadWriter
     from ps_wire.refs import ContextId
@@ -64,6 +65,8 @@ class OwnersLog:
         # Records of what has changed that could not be appended yet.
         self._owed: deque[tuple[bytes, list[memoryview]]] = deque()
         self._owing = ReportingLock()
+        # The kinds of calls that have changed it.
+        self._refused: set[CallKind] = set()
         for each in engine.registry.objects():
             self.watch(each)
 
@@ -92,8 +95,16 @@ class OwnersLog:
         finally:
             self.needs_images = False
 
-    def append(self, record: pb.LogRecord, payload: PayloadWriter) -> int:
-        """Appends a record. If that is a `StorageError`, the changes in it are appended later, before all others."""
+    def check_call(self, kind: CallKind) -> None:
+        """Raises `StorageError` if what such a call has changed before cannot be appended yet: it would change that
+        again, and what is to be appended would grow with each."""
+        if kind in self._refused:
+            self.settle()
+            self._refused.clear()
+
+    def append(self, record: pb.LogRecord, payload: PayloadWriter, kind: CallKind | None = None) -> int:
+        """Appends a record. If that is a `StorageError`, the changes in it are appended later, before all others, and
+        further calls of the `kind` are refused until then."""
         try:
             if not self._owed:
                 return self.log.append(record.SerializeToString(), payload.chunks)
@@ -103,24 +114,26 @@ class OwnersLog:
         except OSError as error:
             for name in ("answer", "answer_offset", "answer_nbytes", "granted"):
                 record.ClearField(name)  # the answer will be another one
+            if kind is not None:
+                self._refused.add(kind)
             with self._owing:
                 # What the payload refers to will change.
                 self._owed.append((record.SerializeToString(), [memoryview(bytes(each)) for each in payload.chunks]))
             reason = error.strerror or str(error)
             raise StorageError(f"{reason}; what the request has changed may be gone when the owner restarts") from error
 
-    def append_with_drawn(self, record: pb.LogRecord, payload: PayloadWriter) -> int:
+    def append_with_drawn(self, record: pb.LogRecord, payload: PayloadWriter, kind: CallKind | None = None) -> int:
         """As `append`, with the states of torch's default generators if code has drawn since the last record that has
         them."""
         with self._drawing:
             self._note_drawn(record)
-            return self.append(record, payload)
+            return self.append(record, payload, kind)
 
-    def append_if_drawn(self, record: pb.LogRecord, payload: PayloadWriter) -> None:
+    def append_if_drawn(self, record: pb.LogRecord, payload: PayloadWriter, kind: CallKind | None = None) -> None:
         """As `append_with_drawn`, if code has drawn."""
         with self._drawing:
             if self._note_drawn(record):
-                self.append(record, payload)
+                self.append(record, payload, kind)
 
     def _note_drawn(self, record: pb.LogRecord) -> bool:
         generator = generators.states(self.engine.device)
