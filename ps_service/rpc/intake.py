@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ps_service.engine import Engine
     from ps_service.sessions.sessions import SessionState
     from ps_wire.connections.frames import Packet
-    from ps_wire.v1.frames_pb2 import Request
 
 
 class Intake:
@@ -46,7 +45,8 @@ class Intake:
                     self._quotas.check_message(self._quotas.account_of(self._session.trainer), nbytes)
                 except QuotaError as error:
                     return self._assembler.refuse(packet, error)
-            if not self._budget.admits(self._holding, nbytes, self._is_nested(frame.request)):
+            is_nested = frame.request.depth > 0 and self._session.may_nest
+            if not self._budget.admits(self._holding, nbytes, is_nested):
                 self._pausing = asyncio.create_task(self._when_admitted(packet, nbytes))
                 return self._pausing
             message = self.feed(packet)
@@ -73,7 +73,8 @@ class Intake:
         request = packet.frame.request
         try:
             check_seconds("timeout_seconds", request.timeout_seconds)
-            await self._budget.admitted(self._holding, nbytes, self._is_nested(request), request.timeout_seconds)
+            is_nested = request.depth > 0 and self._session.may_nest
+            await self._budget.admitted(self._holding, nbytes, is_nested, request.timeout_seconds)
         except (InvalidArgumentError, OverloadedError) as error:
             return self._assembler.refuse(packet, error)
         message = None
@@ -85,10 +86,6 @@ class Intake:
         finally:
             self._release(nbytes)
         return message
-
-    def _is_nested(self, request: Request) -> bool:
-        """Whether another request waits for this one."""
-        return request.depth > 0 and self._session.may_nest
 
     def _release(self, nbytes: int) -> None:
         if nbytes:
