@@ -17,7 +17,7 @@ from ps_service.requests import fields, offers, steps
 from ps_service.requests.progress import Progress
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.waiting_offers import Outcome
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.limits import MIB
 from ps_wire.numbers import LONGEST_SECONDS, no_seconds
 from ps_wire.refs import CallKey, ContextId
@@ -103,6 +103,12 @@ def _step(
     engine, versions = ctx.engine, progress.versions
     if request.context.run:
         steps.note_attempt(engine, request, ctx.effects)
+    if request.marks and not versions:
+        began = time.perf_counter()
+        try:
+            steps.check_rows(ctx.engine, request.steps, request.marks)
+        except PsError as raised:
+            return _failed(ctx, reply, raised, began)
     if request.together:
         return _step_together(ctx, request, id, progress, reply)
     for handle in request.steps[len(versions) :]:
@@ -204,6 +210,7 @@ def _check_ahead(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId
     ):
         raise WouldBlock
     try:
+        steps.check_rows(ctx.engine, request.checks, request.marks)
         steps.check(ctx, steps.found(ctx, request.checks), id)
     except WouldBlock:
         raise

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.requests import fields, offers, reported_values, round_messages, spanning
 from ps_service.requests.prepared import pass_of, prepare
+from ps_service.tables.stand_in import AllRows
 from ps_service.training import joint_steps
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.attempts import REPEATED
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 def step(ctx: RequestContext, request: pb.StepRequest, reply: pb.StepReply) -> None:
     """Applies the gradients of a context, or only checks them. If the optimizer has a policy, they are offered to its
     rounds, and the reply comes when their trainer may go on."""
+    if request.marks:
+        check_rows(ctx.engine, (request.optimizer, *request.more), request.marks)
     if request.context.run:
         note_attempt(ctx.engine, request, ctx.effects)
     if ctx.effects is not None and request.HasField("context"):
@@ -141,6 +144,15 @@ def check(ctx: RequestContext, optimizers: Sequence[HostedOptimizer], id: Contex
     if context is not None:
         for optimizer in optimizers:
             optimizer.check(context)
+
+
+def check_rows(engine: Engine, handles: Iterable[Handle], marks: Sequence[int]) -> None:
+    """Raises `RowsMovedError` if rows of tables are elsewhere than the sender of a step knows, who would leave out the
+    gradients of those there: hosted code has looked them up where they are."""
+    for handle, mark in zip(handles, marks, strict=False):
+        for parameter in optimizer_of(engine.registry.find(Ref.from_message(handle))).parameters:
+            if isinstance(parameter, AllRows):
+                parameter.table.check_routing(mark)
 
 
 def found(ctx: RequestContext, handles: Iterable[Handle]) -> list[HostedOptimizer]:

@@ -158,6 +158,11 @@ class MovingTable(RowsOfTable):
         if mark not in (self.mark, self.routing.mark(self.owner)):
             raise RowsMovedError(f"rows of {self} have moved from or to owner {self.owner!r}")
 
+    def check_routing(self, mark: int) -> None:
+        """As `RowsOfTable.check_routing`. A pass that has used the table steps also while that is closed."""
+        if mark != self._own_mark() and (not mark or mark != self.routing.mark(self.owner)):
+            raise RowsMovedError(f"rows of {self} have moved from or to owner {self.owner!r}; no step was made")
+
     def check_ids(self, ids: torch.Tensor) -> None:
         """Raises `RowsMovedError` if ids belong to another owner, or the table is closed."""
         if self.mark:

@@ -48,6 +48,9 @@ class RowsOfTable:
             self.shard.check_options(**changed)
         return changed
 
+    def check_routing(self, mark: int) -> None:
+        """Raises `RowsMovedError` if this owner has other slots than a mark says, closed or not."""
+
     def sweep(self) -> None:
         """Gives up what is kept for readers that have not asked for long."""
 

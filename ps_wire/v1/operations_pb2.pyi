@@ -334,7 +334,7 @@ class RecordedCall(_message.Message):
     def __init__(self, call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ...) -> None: ...
 
 class BackwardRequest(_message.Message):
-    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics", "more", "steps", "end", "wait_seconds", "together", "checks")
+    __slots__ = ("context", "call", "outputs", "gradients", "retain_graph", "backward", "place", "after", "numerics", "more", "steps", "end", "wait_seconds", "together", "checks", "marks")
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -350,6 +350,7 @@ class BackwardRequest(_message.Message):
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TOGETHER_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     context: ContextId
     call: int
     outputs: _containers.RepeatedScalarFieldContainer[int]
@@ -365,7 +366,8 @@ class BackwardRequest(_message.Message):
     wait_seconds: float
     together: bool
     checks: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
-    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., more: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., end: _Optional[_Union[EndContextRequest, _Mapping]] = ..., wait_seconds: _Optional[float] = ..., together: bool = ..., checks: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ...) -> None: ...
+    marks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., call: _Optional[int] = ..., outputs: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., retain_graph: bool = ..., backward: _Optional[int] = ..., place: _Optional[_Iterable[int]] = ..., after: _Optional[int] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ..., more: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., end: _Optional[_Union[EndContextRequest, _Mapping]] = ..., wait_seconds: _Optional[float] = ..., together: bool = ..., checks: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., marks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class BackwardReply(_message.Message):
     __slots__ = ("gradients", "more", "versions", "step_error", "seconds", "stepped", "checked", "durable_versions", "staleness")
@@ -532,7 +534,7 @@ class SchedulerRequest(_message.Message):
     def __init__(self, class_name: _Optional[str] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., args: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., kwargs: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., name: _Optional[str] = ..., replace: bool = ...) -> None: ...
 
 class StepRequest(_message.Message):
-    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish", "values", "more", "prepare", "beside")
+    __slots__ = ("optimizer", "context", "check_only", "wait_seconds", "offer", "apart", "finish", "values", "more", "prepare", "beside", "marks")
     class BesideEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -551,6 +553,7 @@ class StepRequest(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     PREPARE_FIELD_NUMBER: _ClassVar[int]
     BESIDE_FIELD_NUMBER: _ClassVar[int]
+    MARKS_FIELD_NUMBER: _ClassVar[int]
     optimizer: _values_pb2.Handle
     context: ContextId
     check_only: bool
@@ -562,7 +565,8 @@ class StepRequest(_message.Message):
     more: _containers.RepeatedCompositeFieldContainer[_values_pb2.Handle]
     prepare: bool
     beside: _containers.ScalarMap[str, int]
-    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., prepare: bool = ..., beside: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    marks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., context: _Optional[_Union[ContextId, _Mapping]] = ..., check_only: bool = ..., wait_seconds: _Optional[float] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., apart: bool = ..., finish: bool = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., more: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., prepare: bool = ..., beside: _Optional[_Mapping[str, int]] = ..., marks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StepReply(_message.Message):
     __slots__ = ("version", "staleness", "counted", "dropped", "decisions", "owners", "policy", "values", "more", "by_itself", "durable_version")

@@ -9,11 +9,12 @@ from contextvars import Context as Variables
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ps_wire.errors import CancelledCallError, InvalidArgumentError
+from ps_wire.errors import CancelledCallError, InvalidArgumentError, RowsMovedError
 from ps_wire.reported import Report
 from ps_wire.runtime.failures import Failure, Origin
 from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
+from trainer_client.contexts.moved_rows import following_here
 from trainer_client.pending import Joined, Pending
 from trainer_client.session.step_mistakes import warn_of_another
 from trainer_client.session.stepped import Stepped, owner_seconds
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ps_wire.reported import Reductions, Reported, Values
-    from ps_wire.v1.operations_pb2 import EndContextRequest
+    from ps_wire.v1.operations_pb2 import BackwardRequest, EndContextRequest
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.graph.batch import Answer, Batch
     from trainer_client.session.session import Session
@@ -33,10 +34,12 @@ _NOTE: Final = "The step raised this. The backward has succeeded, and the contex
 
 
 class Part(NamedTuple):
-    """The part of an optimizer on one owner, and its handle there."""
+    """The part of an optimizer on one owner, and its handle there. That of a table has the mark of its owner in the
+    routing that the table's handle knows."""
 
     session: Session
     name: Handle
+    mark: int | None = None
 
 
 class Stepping(ABC):
@@ -52,6 +55,7 @@ class Stepping(ABC):
     has_local_part: bool = False
     steps_together: bool = False
     checks_ahead: bool = False
+    _loop: asyncio.AbstractEventLoop
 
     @abstractmethod
     def step(self, context: Any, *, values: Values = None) -> Pending[Any]:
@@ -76,6 +80,14 @@ class Stepping(ABC):
     @abstractmethod
     def step_accepted(self, context: Any, values: Mapping[str, Reported]) -> Pending[Any]:
         """Like `step`, once all owners have accepted the gradients and values, and all backwards have ended."""
+
+    @abstractmethod
+    async def follow_rows(self) -> None:
+        """Takes up which owners have the rows of its tables."""
+
+    def follow_rows_here(self) -> None:
+        """The same in this thread, which must not be that of the client's event loop."""
+        Pending.run(self._loop, self.follow_rows()).wait()
 
     def apply_accepted(self, context: Any, values: Mapping[str, Reported]) -> Any:
         """Like `step_accepted`, in this thread, which must not be that of the client's event loop."""
@@ -140,11 +152,11 @@ class Closing:
         # Whether the owner was asked for the steps in the last request of the backward.
         self._is_asked = False
         # What each owner checks.
-        self._checks: dict[Session, list[Handle]] = {}
+        self._checks: dict[Session, list[Part]] = {}
         is_alone = not self._is_joinable and len(self._optimizers) == 1
         if is_alone and not self._values and self._optimizers[0].checks_ahead:
             for part in self._parts:
-                self._checks.setdefault(part.session, []).append(part.name)
+                self._checks.setdefault(part.session, []).append(part)
         self._steps: Pending[Any] | None = None
         self._cancelled = False
 
@@ -156,6 +168,7 @@ class Closing:
             if len(batches) > 1 or batches[0].session is not self._parts[0].session:
                 return
             request = batches[0].request
+            self._write_marks(request, self._parts)
             for part in self._parts:
                 request.steps.add().CopyFrom(part.name)
                 self._context.stepped.add(part.name.object_id)
@@ -166,19 +179,43 @@ class Closing:
             self._is_asked = True
         elif len(batches) == len(self._checks) and self._checks.keys() == {each.session for each in batches}:
             for batch in batches:
-                batch.request.checks.extend(self._checks[batch.session])
+                parts = self._checks[batch.session]
+                batch.request.checks.extend([part.name for part in parts])
+                self._write_marks(batch.request, parts)
         else:
             return
         for batch in batches:
             batch.follow = self
+
+    @staticmethod
+    def _write_marks(request: BackwardRequest, parts: Sequence[Part]) -> None:
+        if any(part.mark is not None for part in parts):
+            request.marks.extend(part.mark or 0 for part in parts)
+
+    def _is_refused(self) -> bool:
+        """Whether an owner has refused all that was asked of it because rows of tables have moved. Then nothing is
+        asked yet."""
+        refused = any(isinstance(each.result().step_error, RowsMovedError) for each in self.answers)
+        if refused:
+            self._is_asked, self.answers = False, []
+        return refused
+
+    async def _follow(self) -> None:
+        for optimizer in self._optimizers:
+            await optimizer.follow_rows()
+
+    def _follow_here(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.follow_rows_here()
 
     def go_on(self, loop: asyncio.AbstractEventLoop, done: Pending[Any], variables: Variables) -> None:
         """Steps, because the backward has succeeded. The result has the versions of the optimizer, or of each."""
         try:
             if self._cancelled:
                 raise CancelledCallError(_WITHDRAWN)
+            refused = self._is_refused()
             if not self._is_asked or self._has_local_part:
-                steps = self._steps = variables.run(Pending.run, loop, self._step())
+                steps = self._steps = variables.run(Pending.run, loop, self._step(refused))
                 steps.origin = Origin("a pass", "backward with a step")
                 steps.on_done(lambda: done.resolve(steps.result))
                 return
@@ -188,7 +225,9 @@ class Closing:
         else:
             done.resolve(result=result)
 
-    async def _step(self) -> Any:
+    async def _step(self, refused: bool) -> Any:
+        if refused:
+            await self._follow()
         if self._is_asked:
             versions, error = self._stepped()
             for optimizer in self._optimizers[: len(versions)]:
@@ -197,7 +236,7 @@ class Closing:
             return self._end(versions, error)
         versions = []
         with _explained():
-            accepted = await BLOCKING.run(self._prepare) if self._prepares else self._are_accepted()
+            accepted = await BLOCKING.run(self._prepared) if self._prepares else self._are_accepted()
         for optimizer, values in self._each():
             if self._cancelled:
                 raise CancelledCallError(_WITHDRAWN)
@@ -211,6 +250,8 @@ class Closing:
 
     def finish(self) -> Any:
         """Steps, in this thread, which must not be that of the client's event loop; returns what `go_on` gives."""
+        if self._is_refused():
+            self._follow_here()
         if self._is_asked:
             versions, error = self._stepped()
             for optimizer in self._optimizers[: len(versions)]:
@@ -218,7 +259,7 @@ class Closing:
                     optimizer.apply_local_part(self._context)
             return self._end(versions, error)
         with _explained():
-            accepted = self._prepare() if self._prepares else self._are_accepted()
+            accepted = self._prepared() if self._prepares else self._are_accepted()
             versions = [
                 optimizer.apply_accepted(self._context, values)
                 if accepted
@@ -236,6 +277,9 @@ class Closing:
         """Whether owners with a log keep the gradients before the first of several optimizers steps, so that all step
         with those of one attempt of the pass, also if an owner ends between."""
         return len(self._optimizers) > 1 and any(part.session.prepares for part in self._parts)
+
+    def _prepared(self) -> bool:
+        return following_here(self._follow_here, self._prepare)
 
     def _prepare(self) -> bool:
         """Has all owners check the gradients, and those with a log keep them, in a thread that may wait. Returns true;

@@ -13,19 +13,19 @@ import torch
 
 from ps_wire import policies
 from ps_wire.codec.values import Encoder
-from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import ContextId
 from ps_wire.reported import Reductions, Report, Reported, Values, reported
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.v1.values_pb2 import Value
-from trainer_client.contexts.closing import Part
+from trainer_client.contexts.moved_rows import following_here
 from trainer_client.handles import hints
+from trainer_client.optimizers.followed_steps import FollowedStep
 from trainer_client.optimizers.replies import Answered, answered, joined, stepped, stepped_beside
 from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.rounds import Rounds, begun
-from trainer_client.optimizers.scaling import Scaled, Work, unscale_all
+from trainer_client.optimizers.scaling import Scaled, Work
 from trainer_client.optimizers.states import OptimizerParts
 from trainer_client.pending import Joined, Pending
 from trainer_client.session.step_mistakes import warn_of_another, without_context
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, Sent, Then
     from trainer_client.session.in_flight import InFlightRequest
-    from trainer_client.session.session import Session
     from trainer_client.session.stepped import Stepped
 
 NO_VALUES: Final[Mapping[str, Reported]] = {}
@@ -69,7 +68,6 @@ class DistributedOptimizer(OptimizerParts):
         self._only = next(iter(remotes.values())) if len(remotes) == 1 and local is None else None
         # A single part checks gradients by itself. Of several, all have to check before one of them steps.
         self._refuses_together = refuses and len(remotes) + (local is not None) > 1
-        self.parts = [Part(part.session, part.name) for part in remotes.values()]
         self.checks_ahead = self._refuses_together and local is None and rounds is None and not self._prepares
         self.is_joinable = len(remotes) == 1 and not self._refuses_together
         self.has_local_part = local is not None
@@ -155,23 +153,30 @@ class DistributedOptimizer(OptimizerParts):
                 return await self._step(context, scaler, sent)
 
             stepping = context.behind_backwards(later())
+        if self.follow is not None:
+            stepping = FollowedStep(self._loop, stepping, self.follow, lambda: self._step(context, scaler, sent))
         stepping.origin = Origin(self, "step", context.failures)
         context.steps[self] = stepping
         return context.waits_for(stepping)
 
     def _step(
-        self, context: Context, scaler: torch.amp.GradScaler | None, values: Mapping[str, Reported], follows: Sent = ()
+        self,
+        context: Context,
+        scaler: torch.amp.GradScaler | None,
+        values: Mapping[str, Reported],
+        follows: Sent = (),
+        compares: bool = True,
     ) -> Pending[Any]:
         self.check_pass(context)
         if self._only is not None and scaler is None:
             part = self._only
             takes_part = part.session in context.sessions
             read = partial(stepped, part.owner) if takes_part else partial(stepped_beside, self, part.owner)
-            return part.step(context, read, follows=follows, values=values)
+            return part.step(context, read, follows=follows, values=values, compares=compares)
         if scaler is not None:
             work = self._work(context, scaler, values)
             return Pending.run(self._loop, BLOCKING.run(self.scaled.step_unless_infinite, work, scaler))
-        if self._rounds is None and self._checks_first(values):
+        if self._checks_first(values):
             return Pending.run(self._loop, BLOCKING.run(self._apply, context, values))
         return self.step_accepted(context, values)
 
@@ -193,7 +198,7 @@ class DistributedOptimizer(OptimizerParts):
         if self._rounds is not None:
             return Pending.run(self._loop, self._rounds.take_part(context, values))
         if self._only is not None:
-            return self._step(context, None, values)
+            return self._step(context, None, values, compares=False)
         asked = self._ask(context, values)
         steps = Joined(self._loop, asked.values(), lambda found: dict(zip(asked, found, strict=True)))
 
@@ -202,11 +207,14 @@ class DistributedOptimizer(OptimizerParts):
 
         return Pending.run(self._loop, finish())
 
-    def _ask(self, context: Context, values: Mapping[str, Reported]) -> dict[str, InFlightRequest[Answered]]:
+    def _ask(
+        self, context: Context, values: Mapping[str, Reported], compares: bool = False
+    ) -> dict[str, InFlightRequest[Answered]]:
         self.check_pass(context)
         if not self._refuses_together:
             self.check_local_part(context)
-        return self._steps_on(self.remotes, context, answered, values, apart=len(self.remotes) > 1)
+        several = len(self.remotes) > 1
+        return self._steps_on(self.remotes, context, answered, values, apart=several, compares=compares)
 
     async def finish_step(
         self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported] = NO_VALUES
@@ -247,24 +255,26 @@ class DistributedOptimizer(OptimizerParts):
             self.check_pass(context)
             made = self.scaled.step_unless_infinite(self._work(context, scaler, sent), scaler)
         else:
-            made = self._apply(context, sent)
+            made = following_here(self.follow_rows_here, lambda: self._apply(context, sent))
         if made is not None:
             context.steps[self] = None
         return made
 
     def _apply(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
-        if self._rounds is None and self._checks_first(values):
+        if checks := self._checks_first(values):
             self.check_pass(context)
             self.check_local_part(context)
             all_here(self._steps_on(self.remotes, context, noop, values, check_only=True, prepare=self._prepares))
-        return self.apply_accepted(context, values)
+        return self.apply_accepted(context, values, compares=not checks)
 
-    def apply_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Stepped:
+    def apply_accepted(
+        self, context: Context, values: Mapping[str, Reported] = NO_VALUES, compares: bool = False
+    ) -> Stepped:
         """Like `step_accepted`, in this thread."""
         if self._rounds is not None:
             self.check_pass(context)
             return Pending.run(self._loop, self._rounds.take_part(context, values)).wait()
-        parts = all_here(self._ask(context, values))
+        parts = all_here(self._ask(context, values, compares))
         if any(each.reply.owners for each in parts.values()):
             return Pending.run(self._loop, self.finish_step(context, parts, values)).wait()
         self.apply_local_part(context)
@@ -291,13 +301,17 @@ class DistributedOptimizer(OptimizerParts):
 
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
         here = [] if self.local is None else [self.local.unscale]
-        unscale = partial(unscale_all, self.remotes.values(), here, context)
+        unscale = partial(self.unscale_parts, here, context)
         apply = self._apply if self._prepares else self.apply_accepted
         return Work(context.id, scaler.get_scale(), unscale, partial(apply, context, values))
 
     def _checks_first(self, values: Mapping[str, Reported]) -> bool:
-        """Whether all parts check what they get before one steps. Only the first gets values, and may refuse them."""
-        return self._refuses_together or self._prepares or (bool(values) and len(self.remotes) > 1)
+        """Whether all parts check what they get before one steps. Only the first gets values, and may refuse them. Any
+        part of a table may refuse because its rows have moved."""
+        if self._rounds is not None:
+            return self.follow is not None
+        several = len(self.remotes) > 1 and (bool(values) or self.follow is not None)
+        return several or self._refuses_together or self._prepares
 
     # Gradients that replicas have added to a pass
 
@@ -360,16 +374,6 @@ class DistributedOptimizer(OptimizerParts):
             InvalidArgumentError: The optimizer has parameters in this process.
         """
         return Pending.run(self._loop, self._leave())
-
-    def part_on(self, session: Session) -> RemoteOptimizer:
-        """Its part on one owner. Raises `InvalidArgumentError` if it has another one, or was made by another client."""
-        if self._only is None:
-            raise InvalidArgumentError(
-                f"the push of a replica needs an optimizer whose parameters are all on one owner; this is {self!r}"
-            )
-        if self._only.session is not session:
-            raise InvalidArgumentError(f"{self!r} steps no module that this client has on owner {session.owner!r}")
-        return self._only
 
     async def _set_policy(self, policy: Policy) -> None:
         self._no_local_part()

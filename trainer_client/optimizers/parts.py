@@ -48,9 +48,11 @@ T = TypeVar("T")
 
 class RemoteOptimizer:
     """The part of an optimizer that runs on one owner. Its name stands for it in messages. If there are others, and all
-    owners have logs, the parts share the `versions` that owners have told, by owner."""
+    owners have logs, the parts share the `versions` that owners have told, by owner. That of a table has the `mark` of
+    its owner in the routing that the table's handle knows, 0 if no slot has moved."""
 
     versions: dict[str, int] | None = None
+    mark: int | None = None
 
     def __init__(self, handle: RemoteObject) -> None:
         self.handle = handle
@@ -93,17 +95,22 @@ class RemoteOptimizer:
         values: Mapping[str, Reported] | None = None,
         more: Sequence[RemoteOptimizer] = (),
         prepare: bool = False,
+        compares: bool = False,
     ) -> InFlightRequest[T]:
         """Applies the gradients of the pass, after the requests of a backward, which has to succeed; with `check_only`,
         only fails if they would be refused. With `apart`, other owners step their parts by themselves: if the optimizer
         has rounds over them, nothing is applied, and the reply says so; but with `finish` it is, because another owner
         had no rounds yet, and has applied its part. With optimizers in `more`, on the same owner, all step or none. To
-        `prepare` is to check only, and to have an owner with a log keep the gradients for the step."""
+        `prepare` is to check only, and to have an owner with a log keep the gradients for the step. If it
+        `compares`, or only checks, it raises `RowsMovedError`, with nothing applied, if rows of tables are elsewhere
+        than this client knows."""
         frame = Frame()
         request = frame.request.step
         request.optimizer.CopyFrom(self.name)
         request.context.CopyFrom(context.message)
         request.check_only, request.prepare = check_only or prepare, prepare
+        if (compares or request.check_only) and any(each.mark is not None for each in (self, *more)):
+            request.marks.extend(each.mark or 0 for each in (self, *more))
         if not request.check_only:
             context.stepped.add(self.name.object_id)
             for each in more:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.parts import RemoteOptimizer
 
+    Here = Callable[[Context, float], Unscaled]
+    """Multiplies the gradients of a context in this process."""
+
 
 class Work(NamedTuple):
     """The operations of a scaler on one pass: it unscales the gradients on all owners and here, and applies them."""
@@ -105,6 +108,14 @@ class PushScaling:
     _whole: ContextId | None = None
     """The pass whose gradients were unscaled last on owners and in replicas."""
 
+    def follow_rows_here(self) -> None:
+        """Takes up which owners have the rows of its tables, in a thread that is not that of the event loop."""
+
+    def unscale_parts(self, here: Iterable[Here], context: Context, factor: float) -> Unscaled:
+        """As `unscale_all`, of the parts where the rows of tables are now: not all of them could refuse at once."""
+        self.follow_rows_here()
+        return unscale_all(self.remote_parts, here, context, factor)
+
     async def unscale_pushed(
         self, context: Context, scaler: torch.amp.GradScaler, leaves: Sequence[torch.Tensor]
     ) -> None:
@@ -125,7 +136,7 @@ class PushScaling:
             )
 
         def unscale(factor: float) -> Unscaled:
-            found = unscale_all(self.remote_parts, [partial(unscale_leaves, leaves)], context, factor)
+            found = self.unscale_parts([partial(unscale_leaves, leaves)], context, factor)
             self._whole = context.id
             return found
 
@@ -135,7 +146,7 @@ class PushScaling:
 
 def unscale_all(
     remotes: Iterable[RemoteOptimizer],
-    here: Iterable[Callable[[Context, float], Unscaled]],
+    here: Iterable[Here],
     context: Context,
     factor: float,
 ) -> Unscaled:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakSet
@@ -48,6 +48,7 @@ class OptimizerParts(Stepping, PushScaling):
         # Makes a change of all parts. That of a table first takes up which owners have its rows.
         self.everywhere: Callable[[Change[Any]], Coroutine[Any, Any, Any]] = _at_once
         self._layout = layout
+        self._note_parts()
         self._loop = self.sessions[0].loop if remotes else asyncio.get_running_loop()
 
     def __repr__(self) -> str:
@@ -109,12 +110,40 @@ class OptimizerParts(Stepping, PushScaling):
             for name in owners
         }
 
+    _only: RemoteOptimizer | None
     used_by: WeakSet[Any]
+    # That of a table takes up which owners have its rows.
+    follow: Callable[[], Awaitable[Any]] | None = None
+
+    def part_on(self, session: Session) -> RemoteOptimizer:
+        """Its part on one owner. Raises `InvalidArgumentError` if it has another one, or was made by another client."""
+        if self._only is None:
+            raise InvalidArgumentError(
+                f"the push of a replica needs an optimizer whose parameters are all on one owner; this is {self!r}"
+            )
+        if self._only.session is not session:
+            raise InvalidArgumentError(f"{self!r} steps no module that this client has on owner {session.owner!r}")
+        return self._only
 
     def tell_moves(self) -> None:
         """Has itself told when objects of its owners have moved."""
         for part in self.remotes.values():
             part.session.moves.followers.add(self)
+
+    def _note_parts(self) -> None:
+        self.parts = [Part(part.session, part.name, part.mark) for part in self.remotes.values()]
+
+    def take_marks(self, marks: Mapping[str, int]) -> None:
+        """Has the marks of owners in the routing of its table, which steps are sent with."""
+        for owner, part in self.remotes.items():
+            part.mark = marks[owner]
+        self._note_parts()
+        for each in self.used_by:
+            each.look_at_parts()
+
+    async def follow_rows(self) -> None:
+        if self.follow is not None:
+            await self.follow()
 
     def objects_moved(self) -> None:
         """Has the parts where they are now, because objects of this client have moved to other owners."""
@@ -126,7 +155,7 @@ class OptimizerParts(Stepping, PushScaling):
         if names:
             self._layout.rename(names)
             self.remotes = {part.owner: part for part in self.remotes.values()}
-            self.parts = [Part(part.session, part.name) for part in self.remotes.values()]
+            self._note_parts()
             self.tell_moves()
             for each in self.used_by:
                 each.look_at_parts()

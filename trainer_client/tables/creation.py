@@ -27,7 +27,7 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DeleteRequest
 from trainer_client.handles.handles import RemoteObject
 from trainer_client.pending import Pending
-from trainer_client.tables.following import Follower
+from trainer_client.tables.following import Follower, marks_of
 from trainer_client.tables.no_optimizer import NoOptimizer
 from trainer_client.tables.table import Table, delete_rows, split, undo
 from trainer_client.tables.table_spec import TableSpec, are_owners, check_only_tables, check_policies, differences
@@ -327,7 +327,8 @@ class Tables:
                 raise
             table.optimizer = cast("DistributedOptimizer", NoOptimizer(error))
         table.follower = Follower(lambda: table.routing, table.known_shards, partial(self._adopt, table))
-        table.optimizer.everywhere = table.follower.everywhere
+        table.optimizer.everywhere, table.optimizer.follow = table.follower.everywhere, table.follower.follow_all
+        table.optimizer.take_marks(marks_of(routing))
         table.removed = partial(self._remove, table)
         return table
 
@@ -380,6 +381,7 @@ class Tables:
         if not isinstance(table.optimizer, NoOptimizer) and shards.keys() != table.optimizer.remotes.keys():
             table.optimizer.take_parts(await self._optimizer_of(table, shards))
         table.shards, table.routing = shards, routing
+        table.optimizer.take_marks(marks_of(routing))
 
     async def extend(self, table: Table, owner: str) -> None:
         """Makes what an owner needs to get rows of a table, with the options that the optimizer of the table has now.

@@ -154,5 +154,10 @@ class Everywhere(Joined[T]):
         raise RowsMovedError("rows of the table have moved from owner to owner all the time, or owners do not agree")
 
 
+def marks_of(routing: Routing) -> dict[str, int]:
+    """What steps say of a routing to each owner."""
+    return {owner: 0 if routing.moves is None else routing.mark(owner) for owner in routing.owners}
+
+
 def _named(owners: Sequence[str], read: Callable[[dict[str, Any]], T], answers: list[Any]) -> T:
     return read(dict(zip(owners, answers, strict=True)))

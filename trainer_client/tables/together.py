@@ -16,10 +16,11 @@ from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Stepping
+from trainer_client.contexts.moved_rows import following
 from trainer_client.handles import hints
 from trainer_client.optimizers.replies import Answered, ReportedValues, all_answered, answered
 from trainer_client.optimizers.results import all_of
-from trainer_client.optimizers.scaling import PushScaling, Scaled, Work, unscale_all
+from trainer_client.optimizers.scaling import PushScaling, Scaled, Work
 from trainer_client.pending import Pending
 from trainer_client.session.step_mistakes import warn_of_another, without_context
 from trainer_client.session.stepped import Stepped
@@ -166,8 +167,12 @@ class OptimizerWithTables(Stepping, PushScaling):
         work = self._work(context, scaler, values)
         return await BLOCKING.run(self.scaled.step_unless_infinite, work, scaler)
 
+    async def follow_rows(self) -> None:
+        for each in self.tables.values():
+            await each.follow_rows()
+
     async def _step(self, context: Context, values: Mapping[str, Reported], accepted: bool = False) -> Stepped:
-        steps = await self._step_each(context, values, accepted)
+        steps = await following(self.follow_rows, lambda: self._step_each(context, values, accepted))
         made = self.merged(steps)
         if self.parameters is not None:
             of_parameters = steps[0]
@@ -178,7 +183,7 @@ class OptimizerWithTables(Stepping, PushScaling):
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
         context.check(*(part.session for part in self.parts))
         here = [each.local.unscale for each in self._all if each.local is not None]
-        unscale = partial(unscale_all, self.remote_parts, here, context)
+        unscale = partial(self.unscale_parts, here, context)
         return Work(
             context.id, scaler.get_scale(), unscale, lambda: Pending.run(self._loop, self._step(context, values)).wait()
         )
@@ -307,9 +312,10 @@ class OptimizerWithTables(Stepping, PushScaling):
             each.check_pass(context)
         alone = {number for number, each in enumerate(self._all) if each.has_rounds} | self._by_itself
         together = self._by_owner(number for number in range(len(self._all)) if number not in alone)
-        if not accepted and (self._local or alone or len(together) > 1):
+        if checks := not accepted and bool(self._local or alone or len(together) > 1):
             await self._check_all(context, values)
-        parts = asyncio.ensure_future(self._step_on_owners(context, together, values))
+        compares = not (accepted or checks)
+        parts = asyncio.ensure_future(self._step_on_owners(context, together, values, compares))
 
         async def step(number: int, values: Mapping[str, Reported]) -> Stepped:
             optimizer = self._all[number]
@@ -355,10 +361,10 @@ class OptimizerWithTables(Stepping, PushScaling):
         return asked
 
     async def _step_on_owners(
-        self, context: Context, together: dict[str, list[_Member]], values: Mapping[str, Reported]
+        self, context: Context, together: dict[str, list[_Member]], values: Mapping[str, Reported], compares: bool
     ) -> list[dict[str, Answered]]:
         """The answers of owners for each optimizer."""
-        asked = self._asked(together, context, all_answered, values, apart=True)
+        asked = self._asked(together, context, all_answered, values, apart=True, compares=compares)
         answers: list[dict[str, Answered]] = [{} for _ in self._all]
         apart = {}
         for owner, told in (await all_of(asked)).items():

@@ -81,10 +81,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, do: Do) -> None:
     """Does something once, before a method of the optimizer that its thread calls next."""
     loop, method = asyncio.get_running_loop(), getattr(DistributedOptimizer, name)
 
-    def patched(self: Any, *arguments: Any) -> Any:
+    def patched(self: Any, *arguments: Any, **more: Any) -> Any:
         monkeypatch.setattr(DistributedOptimizer, name, method)
         asyncio.run_coroutine_threadsafe(do(), loop).result()  # type: ignore[arg-type]
-        return method(self, *arguments)
+        return method(self, *arguments, **more)
 
     monkeypatch.setattr(DistributedOptimizer, name, patched)
 

@@ -1,0 +1,100 @@
+"""Tests of steps of tables whose rows others have moved, while hosted modules alone look up in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import torch
+
+import trainer_client as tc
+from tests.integration.tables.conftest import Group
+
+DIM = 4
+IDS = torch.arange(40)
+SCORED = "tests.table_models.Scored"
+
+MOVES = {"to another": (["ps0"], ["ps0", "ps1"]), "all": (["ps0"], ["ps1"]), "together": (["ps0", "ps1"], ["ps1"])}
+
+Way = Callable[[tc.Context, torch.Tensor, Any], Coroutine[Any, Any, Any]]
+
+
+async def behind(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
+    await ctx.backward(loss, step=opt)
+
+
+async def apart(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
+    await ctx.backward(loss)
+    await opt.step(ctx)
+
+
+async def unawaited(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
+    backward = ctx.backward(loss)
+    await opt.step(ctx)
+    await backward
+
+
+async def in_threads(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
+    await ctx.backward(loss)
+    await asyncio.to_thread(opt.apply, ctx)
+
+
+async def scaled(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    await ctx.backward(scaler.scale(loss))
+    assert await opt.step(ctx, scaler) is not None
+
+
+WAYS = (behind, apart, unawaited, in_threads, scaled)
+
+
+async def check_steps(group: Group, moves: tuple[list[str], list[str]], way: Way, kind: str, **more: Any) -> None:
+    """Each of four passes, between which rows move, has to count once for every row."""
+    ps, (first, then) = group.ps, moves
+    items = await ps.table("items", DIM, tc.tables.SGD(1.0), init=tc.tables.Zeros(), owners=first, **more)
+    net = await ps.module(SCORED, items, DIM, owner="ps0", seed=0)
+    weight = (await net.state_dict())["head.weight"]
+    opt: Any = items.optimizer
+    if kind != "the table":
+        opt = await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.0)
+    if kind == "a list":
+        opt = [await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.0), items.optimizer]
+
+    async def step(ctx: tc.Context) -> None:
+        await way(ctx, (await net(IDS)).sum(), opt)
+
+    addresses = [each.server.address for each in group.agents.values()]
+    async with tc.connect(*addresses) as other:
+        its = await other.table("items")
+        for number, owners in enumerate((None, then, first, then)):
+            if owners is not None:
+                await other.rebalance([its], owners=owners)
+            await ps.run(step)
+            assert torch.equal(await its(IDS), (-(number + 1.0) * weight).expand(len(IDS), DIM))
+        assert set(items.owners) == set(then)
+
+
+@pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
+@pytest.mark.parametrize("kind", ["the table", "with parameters"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_steps_reach_rows_that_others_have_moved(
+    group: Group, moves: tuple[list[str], list[str]], way: Way, kind: str
+) -> None:
+    await check_steps(group, moves, way, kind)
+
+
+@pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
+async def test_steps_of_a_list_reach_rows_that_others_have_moved(
+    group: Group, moves: tuple[list[str], list[str]]
+) -> None:
+    await check_steps(group, moves, behind, "a list")
+
+
+@pytest.mark.parametrize("moves", [MOVES["all"], MOVES["together"]], ids=["all", "together"])
+@pytest.mark.parametrize("way", [behind, apart, in_threads])
+async def test_steps_that_are_not_checked_first_reach_rows_that_others_have_moved(
+    group: Group, moves: tuple[list[str], list[str]], way: Way
+) -> None:
+    await check_steps(group, moves, way, "the table", non_finite="apply")
