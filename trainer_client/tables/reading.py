@@ -16,6 +16,7 @@ from trainer_client.pending import Pending
 from trainer_client.tables.following import MOST_REPEATS
 
 if TYPE_CHECKING:
+    from ps_wire.tables.routing import Routing
     from trainer_client.tables.contents import TableContents
 
 
@@ -80,10 +81,11 @@ async def _read(
     """The rows of different ids, which have one, and of which versions they are."""
     values, found = row.repeat(len(ids), 1), torch.zeros(len(ids), dtype=torch.bool)
     versions: dict[str, RowsVersion] = {}
+    answered: dict[str, torch.Tensor] = {}
     left = torch.arange(len(ids))
     for repeat in range(MOST_REPEATS + 1):
         routing = table.routing
-        parts = by_owner(routing.owners, routing.owner_of(ids[left]), left)
+        parts = _parts(routing, ids, left, answered)
         asked = [
             table.follower.call(owner, "read", ids[where], *table.follower.mark(owner, routing), timeout=timeout)
             for owner, where in parts.items()
@@ -97,13 +99,26 @@ async def _read(
                 moved.append(where)
             else:
                 rows, there, version = answer
-                found[where] = there
+                found[where], values[where] = there, row
                 values[where[there]] = rows
-                versions[owner] = RowsVersion(*version)
+                answered[owner], versions[owner] = where, RowsVersion(*version)
         if not moved:
             break
         left = torch.cat(moved)
-    return values, found, versions
+    return values, found, {owner: versions[owner] for owner in answered}
+
+
+def _parts(
+    routing: Routing, ids: torch.Tensor, left: torch.Tensor, answered: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """The positions in ids that each owner is asked for, of those that are left. One that has answered is asked for all
+    of its ids again, so that they are of one moment, and is not among the `answered` any more."""
+    while True:
+        parts = by_owner(routing.owners, routing.owner_of(ids[left]), left)
+        again = [answered.pop(owner) for owner in parts if owner in answered]
+        if not again:
+            return parts
+        left = torch.cat([left, *again])
 
 
 def by_owner(owners: tuple[str, ...], owner_of: torch.Tensor, positions: torch.Tensor) -> dict[str, torch.Tensor]:

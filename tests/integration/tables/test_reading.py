@@ -104,6 +104,33 @@ async def test_reads_follow_rows_that_move(trio: tuple[tc.Client, tc.Client]) ->
     assert torch.equal(before.values, after.values) and after.found.all() and len(after.versions) == 3
 
 
+@pytest.mark.parametrize("stays", [True, False], ids=["stay", "move on"])
+async def test_rows_of_an_owner_that_is_asked_twice_are_of_one_moment(
+    trio: tuple[tc.Client, tc.Client], monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    ps, _ = trio
+    items, theirs = [await table_of(each, "items") for each in trio]
+    await train(ps, items, IDS)
+    await ps.drain("ps1", "ps0", [items])
+    follow, now = theirs.follow, []
+
+    async def later(owner: str) -> None:
+        """Rows change between the answer of the other owner, which has them all now, and its second one."""
+        if not now:
+            await train(ps, items, IDS)
+            await items.remove(IDS[::7])
+            if not stays:
+                await ps.drain("ps0", "ps2", [items])
+            now.append(await items.read(IDS, default=7.0))
+        await follow(owner)
+
+    monkeypatch.setattr(theirs, "follow", later)
+    found = await theirs.read(IDS, default=7.0)
+    (same,) = now
+    assert torch.equal(found.values, same.values) and torch.equal(found.found, same.found)
+    assert found.versions == same.versions
+
+
 async def test_changes_are_all_rows_first_and_then_what_has_changed(items: tc.Table, trio: tuple[Any, ...]) -> None:
     ps, other = trio
     await train(ps, items, IDS)
