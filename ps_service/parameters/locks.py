@@ -8,7 +8,6 @@ copy would take. An `inconsistent` step writes in place, even while others read,
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -89,14 +88,12 @@ class Reading(NamedTuple):
 
 class ParameterLocks:
     """The states of all parameters of an owner, and the one lock that guards their counts, which is held for
-    microseconds. `changed` is a condition on it, notified when a reader or a step has ended. The marks of this process
-    count from `first_mark`. The owner `has_other_leaves` if a tensor was hosted that is trained and of no module."""
+    microseconds. `changed` is a condition on it, notified when a reader or a step has ended. The owner
+    `has_other_leaves` if a tensor was hosted that is trained and of no module."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        # Another one after a restart of the owner: replicas compare marks with those from before it.
-        self.first_mark = secrets.randbits(63) + 1
         self.has_other_leaves = False
         self._waiting = 0
         self._states = WeakIdKeyDictionary()

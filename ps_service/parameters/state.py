@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -75,11 +76,12 @@ class ParameterState:
     It is `stepped` while an optimizer uses its `.grad`, `claimed` while a consistent step is about to write (it waits
     for present readers, and new ones wait for it), and `writing` once that has begun to. `steps` counts the steps that
     were applied to it, `writes` the calls that have written to it where it is, as their own code did, and `changes` all
-    other writes, also those by steps. `readers` are the calls of the modules that have it.
+    other writes, also those by steps. Its marks count from `first_mark`. `readers` are the calls of the modules that
+    have it.
     """
 
     __slots__ = (
-        *("changes", "claimed", "of_module", "pin", "readers", "stepped"),
+        *("changes", "claimed", "first_mark", "of_module", "pin", "readers", "stepped"),
         *("steps", "visible", "writes", "writing"),
     )
 
@@ -87,6 +89,9 @@ class ParameterState:
         self.pin = Pin()
         self.stepped = self.claimed = self.writing = self.of_module = False
         self.steps = self.changes = self.writes = 0
+        # Another one for a parameter that takes its place, and after a restart of the owner: who has marks from before
+        # compares them with those of the parameter of the same name.
+        self.first_mark = secrets.randbits(63) + 1
         self.readers: list[ref[Readers]] = []
         # What others than a call read while that has the parameter with memory of its own. Set under the lock.
         self.visible: torch.Tensor | None = None

@@ -60,9 +60,8 @@ def pull(
             sources = [state.visible_of(each) for each, state in zip(parameters, states, strict=True)]
             changes, steps = [each.changes for each in states], [each.steps for each in states]
         # After the counts: a write that has ended by now is part of them and of the copies.
-        first = locks.first_mark
         now = [
-            0 if state.writing or state.stepped else first + count + writes
+            0 if state.writing or state.stepped else state.first_mark + count + writes
             for state, count, writes in zip(states, changes, before, strict=True)
         ]
         lacking = [i for i, mark in enumerate(now) if not marks or not mark or mark != marks[i]]

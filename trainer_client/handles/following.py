@@ -69,7 +69,7 @@ class FollowingModule:
 
     async def round(self) -> ModuleChange | None:
         """What has changed by now; None for nothing."""
-        # Marks of an earlier process of the owner name nothing there: all parameters come.
+        # Marks of other parameters, also of an earlier process of the owner, name nothing there: all come.
         marks = self._marks if len(self._marks) == len(self._names) else []
         request = PullRequest(marks=marks, buffers_mark=self._buffers_mark, reads=READS_CONSISTENT)
         request.target.CopyFrom(self._target)

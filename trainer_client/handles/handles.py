@@ -224,8 +224,8 @@ class RemoteModule(RemoteObject):
         method of that name that a module offers is called with `call`.
 
         Args:
-            since: The version of an earlier `ModuleChange`; None for all. If the owner was started again meanwhile, all
-                come.
+            since: The version of an earlier `ModuleChange`; None for all. If the owner was started again meanwhile, or
+                this is another module of that name, all come.
             every: Seconds between two questions to the owner.
 
         Raises:
