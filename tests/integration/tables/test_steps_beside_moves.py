@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import Context as Variables
 from typing import Any
 
 import pytest
@@ -23,6 +24,10 @@ Way = Callable[[tc.Context, torch.Tensor, Any], Coroutine[Any, Any, Any]]
 
 async def behind(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
     await ctx.backward(loss, step=opt)
+
+
+async def behind_in_threads(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
+    await asyncio.to_thread(ctx.propagate, loss, step=opt)
 
 
 async def apart(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
@@ -47,7 +52,7 @@ async def scaled(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
     assert await opt.step(ctx, scaler) is not None
 
 
-WAYS = (behind, apart, unawaited, in_threads, scaled)
+WAYS = (behind, behind_in_threads, apart, unawaited, in_threads, scaled)
 
 
 async def check_steps(group: Group, moves: tuple[list[str], list[str]], way: Way, kind: str, **more: Any) -> None:
@@ -86,10 +91,11 @@ async def test_steps_reach_rows_that_others_have_moved(
 
 
 @pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
+@pytest.mark.parametrize("way", [behind, behind_in_threads])
 async def test_steps_of_a_list_reach_rows_that_others_have_moved(
-    group: Group, moves: tuple[list[str], list[str]]
+    group: Group, moves: tuple[list[str], list[str]], way: Way
 ) -> None:
-    await check_steps(group, moves, behind, "a list")
+    await check_steps(group, moves, way, "a list")
 
 
 @pytest.mark.parametrize("moves", [MOVES["all"], MOVES["together"]], ids=["all", "together"])
@@ -98,3 +104,34 @@ async def test_steps_that_are_not_checked_first_reach_rows_that_others_have_move
     group: Group, moves: tuple[list[str], list[str]], way: Way
 ) -> None:
     await check_steps(group, moves, way, "the table", non_finite="apply")
+
+
+@pytest.mark.parametrize("kind", ["the table", "with parameters"])
+@pytest.mark.parametrize("way", [behind, apart])
+async def test_each_step_counts_once_while_another_client_moves_rows(group: Group, way: Way, kind: str) -> None:
+    ps = group.ps
+    items = await ps.table("items", DIM, tc.tables.SGD(1.0), init=tc.tables.Zeros(), owners=["ps0"])
+    net = await ps.module(SCORED, items, DIM, owner="ps0", seed=0)
+    weight = (await net.state_dict())["head.weight"]
+    opt: Any = items.optimizer
+    if kind != "the table":
+        opt = await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=0.0)
+    expected, moved = torch.zeros(len(IDS), DIM), asyncio.Event()
+
+    async def step(ctx: tc.Context) -> None:
+        await way(ctx, (await net(IDS)).sum(), opt)
+
+    async def train() -> None:
+        while not moved.is_set():
+            await ps.run(step)
+            expected.sub_(weight)
+
+    addresses = [each.server.address for each in group.agents.values()]
+    async with tc.connect(*addresses) as other:
+        its = await other.table("items")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(train(), context=Variables())
+            for owners in (["ps0", "ps1"], ["ps1"], ["ps0"], ["ps0", "ps1"], ["ps0"]):
+                await other.rebalance([its], owners=owners)
+            moved.set()
+        assert torch.equal(await its(IDS), expected)
