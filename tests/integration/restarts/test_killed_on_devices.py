@@ -62,7 +62,20 @@ class Noise(nn.Module):
         return torch.rand(3, device=self.place.device)
 
 
-NETWORK, NOISE = f"{__name__}.Network", f"{__name__}.Noise"
+@hosted
+class Late(nn.Module):
+    """Makes a buffer in its first call, and adds to it in later ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = x if self.seen is None else torch.cat([self.seen, x])
+        return self.seen
+
+
+NETWORK, NOISE, LATE = f"{__name__}.Network", f"{__name__}.Noise", f"{__name__}.Late"
 
 
 @pytest.fixture(params=DEVICES)
@@ -227,3 +240,14 @@ async def test_a_gpu_that_has_failed_leaves_no_request_without_an_answer(
                 await net(torch.tensor(ids))
         await items.upsert(torch.arange(3), torch.ones(3, 2))
         assert (await items.read(torch.arange(3))).found.all()
+
+
+async def test_a_buffer_that_a_call_has_made_is_on_the_device_again(owner: Owner, ps: tc.Client) -> None:
+    net = await ps.module(LATE, name="net")
+    expected = torch.cat([batch(i) for i in range(4)])
+    for i in range(4):
+        await net(batch(i))
+        if i == 2:
+            await checkpoint(owner)
+        await owner.crash()
+    assert torch.equal((await net.state_dict())["seen"], expected)
