@@ -80,6 +80,15 @@ class ExportedTable:
         """From which on changes are wanted; None for all rows."""
         return None if self.files is None else {owner: (each[0], each[1]) for owner, each in self.files.source.items()}
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing was taken since the newest version."""
+        return self.files is not None and not self._waiting and self._parts == self.files.parts
+
+    def is_like(self, dim: int, dtype: torch.dtype) -> bool:
+        """Whether it is of rows like these."""
+        return (self._dim, self._empty.dtype) == (dim, dtype)
+
     def take(self, change: Change) -> bool:
         """Takes a change, and says whether there is a new version with it."""
         if change.resets:

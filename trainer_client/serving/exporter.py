@@ -78,7 +78,9 @@ class ExporterOfTable:
             table = await self._source.find_table(self.name, files.source if files is not None else ())
             codec = "" if self._compress is None else repr(self._compress)
             make = partial(ExportedTable, self._folder, self.name, table.dim, table.dtype, codec, files)
-            self._exported = await BLOCKING.run(make)
+            if self._exported is None or not self._exported.is_like(table.dim, table.dtype):
+                self._files = files
+                self._exported = await BLOCKING.run(make)
             self._following = table.following(self._exported.version, 0.0, self._compress)
         assert self._exported is not None
         try:
@@ -88,10 +90,10 @@ class ExporterOfTable:
             raise StaleHandleError(str(error)) from None  # whether it was deleted is known when it is looked for
 
     async def lost(self) -> None:
-        """The handles of the table are of no use any more, and what was taken since the newest version is not whole."""
-        exported, self._files = self._exported, self.files
-        self._following = self._exported = None
-        if exported is not None:
+        """The handles of the table are of no use any more, and what was taken since the newest version is removed."""
+        exported, self._following = self._exported, None
+        if exported is not None and not exported.is_whole:
+            self._files, self._exported = self.files, None
             await BLOCKING.run(exported.forget)
 
     @property

@@ -128,7 +128,8 @@ class LiveObjects:
         """Raises `UnavailableError` if none of the owners is there that could say that they have something no more."""
         if had and not set(had) & set(self._there(had)):
             raise UnavailableError(
-                f"{kind} {name!r} was exported from {' and '.join(sorted(had))}, and is on no owner that is there now"
+                f"{kind} {name!r} was exported from {' and '.join(sorted(had))}, and is on no owner that is there now; "
+                "if it has gone for good, name what to export, or export into a new folder"
             )
 
     def _check(self) -> None:

@@ -12,11 +12,14 @@ from torch import nn
 
 import ps_reader
 import trainer_client as tc
+from ps_reader import layout
 from tests.integration.restarting import Owner
 from tests.integration.tables.exports import as_owned, as_read, brought, exporting
 from tests.integration.tables.moving import table_of, train
 from tests.owner_groups import OwnerGroup
 from tests.waiting import until
+from trainer_client.serving.exported_table import ExportedTable
+from trainer_client.serving.live_objects import LiveObjects
 
 IDS = torch.arange(-40, 60)
 
@@ -79,6 +82,24 @@ async def test_a_new_version_waits_for_an_owner_that_is_not_in_the_directory(
                 await train(ps, items, IDS[:9])
                 assert as_read(await brought(tmp_path)) == await as_owned(items)
     assert "was deleted" not in caplog.text
+
+
+async def test_an_export_that_waits_for_an_owner_does_not_open_its_files_again_and_again(
+    group: OwnerGroup, ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await train(ps, await table_of(ps, "items", owners=["ps0"]), IDS)
+    await ps.module(nn.Linear, 2, 1, name="net", owner="ps1")
+    await ps.export(tmp_path)
+    hide(group, "ps1")
+    opened, looked = [], []
+    begin, find = ExportedTable.__init__, LiveObjects.find_module
+    monkeypatch.setattr(ExportedTable, "__init__", lambda *args: (opened.append(1), begin(*args))[1])
+    monkeypatch.setattr(LiveObjects, "find_module", lambda *args: (looked.append(1), find(*args))[1])
+    async with tc.connect(directory=group.directory) as other, exporting(other, tmp_path):
+        await until(lambda: len(looked) >= 5, 0.01)
+        assert len(opened) == 1
+        show(group, "ps1")
+        assert (await brought(tmp_path)).modules == ["net"]
 
 
 async def test_what_was_deleted_while_no_export_went_on_is_left_out(ps: tc.Client, tmp_path: Path) -> None:
@@ -150,7 +171,9 @@ async def test_a_module_that_was_moved_from_an_owner_which_leaves_is_exported_on
         async with exporting(ps, tmp_path / "out"):
             await brought(tmp_path / "out")
             await ps.drain("ps1", to="ps0")
-            assert (await brought(tmp_path / "out")).modules == ["net"] and net.owner == "ps0"
+            version = await brought(tmp_path / "out")
+            assert version.modules == ["net"] and net.owner == "ps0"
+            assert layout.read_manifest(tmp_path / "out", version.number).modules["net"].owner == "ps0"
         await ps.export(tmp_path / "once")
         with ps_reader.open(tmp_path / "once") as reader:
             assert reader.current.modules == ["net"]
