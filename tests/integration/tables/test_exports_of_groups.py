@@ -17,6 +17,7 @@ from tests.integration.restarting import Owner
 from tests.integration.tables.exports import as_owned, as_read, brought, exporting
 from tests.integration.tables.moving import table_of, train
 from tests.owner_groups import OwnerGroup
+from tests.ports import ReservedPort
 from tests.waiting import until
 from trainer_client.serving.exported_table import ExportedTable
 from trainer_client.serving.live_objects import LiveObjects
@@ -177,3 +178,25 @@ async def test_a_module_that_was_moved_from_an_owner_which_leaves_is_exported_on
         await ps.export(tmp_path / "once")
         with ps_reader.open(tmp_path / "once") as reader:
             assert reader.current.modules == ["net"]
+
+
+async def test_an_export_goes_on_when_its_directory_has_begun_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with OwnerGroup() as group:
+        with ReservedPort() as port:
+            await group.enter("keeper", listen=port.address)
+            member = await group.enter("ps1")
+            async with (
+                tc.connect(member.server.address) as ps,
+                tc.connect(directory=port.address, reconnect_timeout=0.05) as other,
+                exporting(other, tmp_path),
+            ):
+                items = await table_of(ps, "items", owners=["ps1"])
+                await train(ps, items, IDS)
+                await brought(tmp_path)
+                await group.keeper.server.stop()
+                await until(lambda: "the export asks for its objects again" in caplog.text, 0.01)
+                await group.enter("keeper", listen=port.address)
+                await train(ps, items, IDS)
+                assert as_read(await brought(tmp_path)) == await as_owned(items)
