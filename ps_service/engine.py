@@ -38,9 +38,9 @@ from ps_service.sessions.gate import Gate
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
 from ps_service.sessions.sessions import Incarnations, Sessions, SessionState
+from ps_service.tables.applied_steps import AppliedSteps, digest_of
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
-from ps_service.tables.moving import AppliedSteps, digest_of
 from ps_service.tables.optimizer import RowOptimizer
 from ps_service.training.memberships import Memberships
 from ps_service.training.optimizers import HostedOptimizer

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ps_service.group.peers import Membership
     from ps_service.quotas.accounts import Account
     from ps_service.quotas.quotas import Quotas
-    from ps_service.tables.moving import AppliedSteps
+    from ps_service.tables.applied_steps import AppliedSteps
 
 _REMEMBERED: Final = 4096
 """Most numbers of open and ended contexts of one trainer that are kept, since it last told which have ended."""

@@ -9,14 +9,14 @@ ignored; afterwards, those that stayed behind are. So there is one owner of a sl
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from ps_service.tables.answers import PIECE_BYTES
+from ps_service.tables.applied_steps import MOST_APPLIED, AppliedSteps
 from ps_service.tables.row_reading import ids_between, rows_with
 from ps_service.tables.shard import TURN_ROWS
 from ps_service.tables.slot_changes import SlotChanges
@@ -28,9 +28,6 @@ from ps_wire.tables.routing import CLOSED, LONGEST_CLOSED, SLOTS, Routing, slots
 
 if TYPE_CHECKING:
     from ps_service.tables.shard import Block, TableShard
-
-MOST_APPLIED: Final = 4096
-"""The most passes of which is remembered that other owners have applied steps."""
 
 
 class Leaving:
@@ -53,20 +50,6 @@ class Arriving(NamedTuple):
     turn: int
     slots: torch.Tensor
     goes_on: bool = True
-
-
-class AppliedSteps(NamedTuple):
-    """Steps of a pass that may be run again, which an owner has applied to rows that have moved: a digest of the id of
-    its trainer, the number of the run, and the places of the steps."""
-
-    trainer: bytes
-    run: int
-    places: tuple[int, ...]
-
-
-def digest_of(trainer: bytes) -> bytes:
-    """What other programs may know of the id of a trainer, which is a secret."""
-    return hashlib.blake2b(trainer, digest_size=16).digest()
 
 
 class MovingTable(RowsOfTable):

@@ -127,7 +127,7 @@ class Closing:
         self._ends = ends
         self._parts: list[Part] = []
         sessions: list[Session] = []
-        joinable, self._together, self._has_local_part = True, False, False
+        joinable, self._together, self._has_local_part, self._has_rows = True, False, False, False
         for optimizer in self._optimizers:
             if not isinstance(optimizer, Stepping):
                 raise InvalidArgumentError(
@@ -141,6 +141,7 @@ class Closing:
             for part in optimizer.parts:
                 self._parts.append(part)
                 sessions.append(part.session)
+                self._has_rows = self._has_rows or part.mark is not None
         if not self._optimizers:
             raise InvalidArgumentError("step takes an optimizer, or a list of at least one")
         self._values = self._optimizers[0].report(values, reduce) if values else _NO_VALUES
@@ -168,7 +169,8 @@ class Closing:
             if len(batches) > 1 or batches[0].session is not self._parts[0].session:
                 return
             request = batches[0].request
-            self._write_marks(request, self._parts)
+            if self._has_rows:
+                self._write_marks(request, self._parts)
             for part in self._parts:
                 request.steps.add().CopyFrom(part.name)
                 self._context.stepped.add(part.name.object_id)
@@ -181,7 +183,8 @@ class Closing:
             for batch in batches:
                 parts = self._checks[batch.session]
                 batch.request.checks.extend([part.name for part in parts])
-                self._write_marks(batch.request, parts)
+                if self._has_rows:
+                    self._write_marks(batch.request, parts)
         else:
             return
         for batch in batches:
@@ -189,8 +192,7 @@ class Closing:
 
     @staticmethod
     def _write_marks(request: BackwardRequest, parts: Sequence[Part]) -> None:
-        if any(part.mark is not None for part in parts):
-            request.marks.extend(part.mark or 0 for part in parts)
+        request.marks.extend([part.mark or 0 for part in parts])
 
     def _is_refused(self) -> bool:
         """Whether an owner has refused all that was asked of it because rows of tables have moved. Then nothing is
@@ -213,7 +215,7 @@ class Closing:
         try:
             if self._cancelled:
                 raise CancelledCallError(_WITHDRAWN)
-            refused = self._is_refused()
+            refused = self._has_rows and self._is_refused()
             if not self._is_asked or self._has_local_part:
                 steps = self._steps = variables.run(Pending.run, loop, self._step(refused))
                 steps.origin = Origin("a pass", "backward with a step")
@@ -250,7 +252,7 @@ class Closing:
 
     def finish(self) -> Any:
         """Steps, in this thread, which must not be that of the client's event loop; returns what `go_on` gives."""
-        if self._is_refused():
+        if self._has_rows and self._is_refused():
             self._follow_here()
         if self._is_asked:
             versions, error = self._stepped()
