@@ -37,7 +37,7 @@ async def test_a_trainer_that_is_killed_comes_back_and_the_network_is_trained() 
         sys.executable,
         *COMMAND,
         cwd=ROOT,
-        env=os.environ | {"PS_TRAINER_STEPS": "240", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"PS_TRAINER_STEPS": "480", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
