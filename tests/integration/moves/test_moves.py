@@ -336,12 +336,12 @@ async def test_an_owner_frees_what_a_program_has_staged_that_is_gone(
 async def test_an_owner_keeps_what_is_staged_while_a_move_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, begun, waits = ObjectMove._call, list[Any](), list[Any]()
+    original, begun, waits, used = ObjectMove._call, list[Any](), list[float](), list[float]()
 
     async def call(move: ObjectMove, session: Any, action: Any, *args: Any, **fields: Any) -> Any:
         if action == pb.MOVE_CLOSE and waits:  # after a pause in vain
-            monkeypatch.setattr(object_moves, "STAGED_SECONDS", time.monotonic() - waits[-1])
-            second.server.servicer.sweep()
+            moves: Any = second.server.engine.moves.serve
+            used.extend(each.used - waits[-1] for each in moves.__self__._staged.values())
         if action == pb.MOVE_BEGIN:
             begun.append(action)
         result = await original(move, session, action, *args, **fields)
@@ -364,7 +364,7 @@ async def test_an_owner_keeps_what_is_staged_while_a_move_waits(
             await until(lambda: len(waits) > 2)
             await ctx.backward(loss)
         await moving
-        assert len(begun) == 1
+        assert len(begun) == 1 and len(used) >= 2 and min(used) >= 0.0, "it was heard of after each"
         assert net.owner == "ps0" and (await net(torch.ones(1, 4))) is not None and net.owner == "ps1"
 
 
