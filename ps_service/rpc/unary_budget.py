@@ -49,7 +49,7 @@ class UnaryBudget:
             yield
             return
         holding = budget.of(of)
-        if asker is not None and self._engine.quotas.is_on and not (holding.requests or holding.groups):
+        if asker is not None and self._engine.quotas.is_on and not (holding.requests or self._engine.sessions.has(of)):
             holding.groups = self._engine.quotas.tallies(Account(asker.identity.name, asker.namespace))
         if not budget.admits(holding, nbytes, nested=False):
             raise budget.refused(holding, nbytes, nested=False)

@@ -209,7 +209,8 @@ class Sessions:
         if session is None:
             session = self._sessions[trainer] = SessionState(trainer, self._clock, next(self._numbers))
             session.belongs_to(identity)
-            self._note_name(session)
+            if identity.name:
+                self._note_name(session)
             session.account = Account(identity.name)
             if self._quotas is not None:
                 self._quotas.take(session.account, sessions=1)

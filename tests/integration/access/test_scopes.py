@@ -14,6 +14,8 @@ from torch import nn
 import trainer_client as tc
 from ps_service.access import roles
 from ps_service.access.identities import Asker, Identity
+from ps_service.quotas.quota import QuotaFile
+from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.intake import Intake
 from ps_service.rpc.unary_budget import UnaryBudget
 from ps_service.server import Server
@@ -128,6 +130,28 @@ def test_unary_answers_have_a_bound_for_each_identity() -> None:
     trainer = new_trainer_id()
     owner.sessions.open(trainer)
     assert budget.key_of(trainer, asker) == trainer
+
+
+async def test_unary_requests_without_a_session_count_for_the_quota_of_their_identity(
+    identities: Identities, tmp_path: Any
+) -> None:
+    (tmp_path / "quotas").write_text("[identity.mallory]\nrequest_bytes = 1000\n")
+    quotas = QuotaFile(tmp_path / "quotas")
+    async with identities.serving(quotas=quotas) as server:
+        budget = UnaryBudget(server.engine)
+        for name in ("mallory", "other"):
+            asker = Asker(Identity(name, roles.TRAINER, "by its token"), new_trainer_id())
+            key = budget.key_of(asker.trainer, asker)
+            request = pb.CallRequest(function="x" * 100_000)
+            with budget.counted(key, asker, OPERATIONS["call"], request):  # any may run if it is the only one
+                if name == "other":
+                    with budget.counted(key, asker, OPERATIONS["call"], request):
+                        continue
+                with (
+                    pytest.raises(tc.errors.QuotaError, match="the identity 'mallory' may use 1,000 of request_bytes"),
+                    budget.counted(key, asker, OPERATIONS["call"], request),
+                ):
+                    raise AssertionError("it was let in")
 
 
 async def test_rights_are_for_the_namespace_of_the_session(identities: Identities) -> None:
