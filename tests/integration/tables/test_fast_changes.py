@@ -23,8 +23,8 @@ Act = Callable[[], Awaitable[object]]
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "CHANGED_BYTES", 1000)
-    monkeypatch.setattr(reading, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(reading, "CHANGED_BYTES", 3000)
+    monkeypatch.setattr(reading, "PIECE_BYTES", 3000)
 
 
 @pytest.fixture
