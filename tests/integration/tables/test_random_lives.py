@@ -149,7 +149,7 @@ LATE = [("look", 0, [0, 1, 2, 3], False), ("wait", 12), None, ("look", 1, [4, 5,
 GOING = [("evict", [0], 0), ("remove", [0, 1, 2], 0), ("clear",)]
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @example([each or GOING[0] for each in LATE], None)
 @example([each or GOING[1] for each in LATE], None)
 @example([each or GOING[2] for each in LATE], None)

@@ -53,7 +53,7 @@ def run(ps: Any, name: str, steps: list[list[Rows | Bag]], optimizer: Any, at_on
     return results, (ids, first, table(ids))
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(STEPS, st.sampled_from([tc.tables.SGD(lr=0.5), tc.tables.RowWiseAdagrad(lr=0.5)]), st.booleans())
 def test_a_table_is_that_of_plain_torch_however_it_is_split(
     clients: list[Any], steps: list[list[Rows | Bag]], optimizer: Any, at_once: bool

@@ -88,7 +88,7 @@ class Owner:
         again.tell(self.run.changes)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @example([[("look", [1])], ("poll",), [("train", [1])], ("drained",), ("poll",)], None, None, SGD(0.5), 4)
 @example([[("look", [1])], ("poll",), ("keep",), [("train", [1])], ("poll",), ("killed",)], None, None, SGD(0.5), 4)
 @example([[("look", [1])], ("poll",), ("keep",), [("train", [1])], ("killed with a log",)], None, None, SGD(0.5), 4)

@@ -25,7 +25,7 @@ from tests.ps_service.tables.test_row_changes import ADMISSIONS, EVICTIONS, OPER
     st.sampled_from([SGD(0.5, momentum=0.9), LazyAdam(0.1)]),
     st.sampled_from([1, 3, 100]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_pieces_are_as_of_one_moment(runs: list[Any], evict: Any, admit: Any, optimizer: Any, count: int) -> None:
     run = Run(Clock(), optimizer=optimizer, eviction=evict, admission=admit)
     readers = ChangesReaders()

@@ -49,7 +49,7 @@ def by_ids(pinned: PinnedRows, ids: list[int]) -> Rows:
     st.sampled_from([SGD(0.5, momentum=0.9), LazyAdam(0.1)]),
     st.sampled_from([1, 3, 100]),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 def test_pinned_rows_stay(runs: list[Any], evict: Any, admit: Any, optimizer: Any, count: int) -> None:
     run = Run(Clock(), optimizer=optimizer, eviction=evict, admission=admit)
     known: list[tuple[PinnedRows, Rows]] = []

@@ -79,7 +79,7 @@ class StepsRun(Run):
         kept[-1] = kept[-1]._replace(values=read)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @example([("train", [1, 2]), ("rate",), ("train", [2, 3])], None, None, SGD(0.5), torch.float32)
 @example([("late", [1, 2]), ("remove", [1]), ("look", [1]), ("late", [2])], None, None, Adagrad(0.1), torch.float32)
 @given(

@@ -44,6 +44,16 @@ OPTIMIZERS = [
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 BIG = 2**63 - 1
 
+some_in_16_bits = pytest.mark.parametrize(
+    ("optimizer", "dtype"),
+    [
+        *((each, torch.float32) for each in OPTIMIZERS),
+        (RowWiseAdagrad(0.1), torch.float16),
+        (LazyAdam(0.1), torch.bfloat16),
+    ],
+    ids=lambda each: getattr(each, "kind", str(each)),
+)
+
 
 def _ids(*ids: int) -> torch.Tensor:
     return torch.tensor(ids, dtype=torch.int64)
@@ -138,8 +148,7 @@ def test_gradients_of_bags_are_those_of_torch(weighted: bool, make_shard: MakeSh
     torch.testing.assert_close(shard.look_up(torch.arange(-20, 20)), rows.detach() - rows.grad)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each.kind)
+@some_in_16_bits
 def test_a_table_has_the_same_bits_on_one_two_and_three_owners(
     optimizer: RowOptimizer, dtype: torch.dtype, make_shard: MakeShard
 ) -> None:
@@ -163,8 +172,7 @@ def test_a_table_has_the_same_bits_on_one_two_and_three_owners(
     assert torch.equal(results[0], results[2])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each.kind)
+@some_in_16_bits
 def test_a_state_goes_into_other_shards(optimizer: RowOptimizer, dtype: torch.dtype, make_shard: MakeShard) -> None:
     torch.manual_seed(0)
     shard = make_shard(3, optimizer, Normal(1.0), dtype)
