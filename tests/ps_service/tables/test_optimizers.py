@@ -25,7 +25,7 @@ from ps_wire.tables.options import (
 )
 from tests.ps_service.tables.conftest import MakeShard, train
 
-DIM, IDS, STEPS = 5, 12, 25
+DIM, IDS, STEPS = 5, 12, 15
 
 Reference = Callable[[torch.nn.Parameter], Optimizer]
 
@@ -104,7 +104,7 @@ def test_touched_rows_are_stepped_as_rows_of_their_own(
     for step in range(STEPS):
         chosen = torch.randint(0, IDS - 1, (6,))  # some twice; the last row never
         gradients = torch.randn(6, DIM)
-        if step == 10:
+        if step == 8:
             shard.set_options(lr=0.02)
             for each in optimizers:
                 each.param_groups[0]["lr"] = 0.02
