@@ -24,7 +24,7 @@ Act = Callable[[], Awaitable[object]]
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "CHANGED_BYTES", 3000)
-    monkeypatch.setattr(reading, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(reading, "PIECE_BYTES", 6000)
 
 
 @pytest.fixture
