@@ -150,7 +150,7 @@ async def test_objects_move_while_trainers_train(addresses: list[str]) -> None:
             assert [each.owners for each in models] == [{"ps0"} if moves % 2 == 0 else {"ps1"}] * 2
             return losses, [await each.state() for each in models]
 
-    moved = await program("moved", 3)
+    moved = await program("moved", 2)
     assert moved == await program("plain", 0)
 
 

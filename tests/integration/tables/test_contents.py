@@ -208,8 +208,10 @@ async def test_contents_are_read_and_changed_inside_a_context_without_being_part
     assert (await items(IDS))[:, 0].tolist() == [0.0, *[-1.0] * 6]
 
 
-@pytest.mark.parametrize("format", ["safetensors", "parquet"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("format", "dtype"),
+    [("safetensors", torch.bfloat16), *(("parquet", each) for each in (torch.float32, torch.float16, torch.bfloat16))],
+)
 async def test_an_export_is_restored_into_other_owners(
     start_owner: StartOwner, tmp_path: Path, dtype: torch.dtype, format: Any
 ) -> None:

@@ -50,8 +50,9 @@ def show(group: OwnerGroup, name: str) -> None:
     group.keeper.engine.directory.enter(agent.client.trainer, name, agent.server.address, is_owner=True)
 
 
-@pytest.mark.parametrize("kind", ["table", "table of one owner", "module"])
-@pytest.mark.parametrize("named", [False, True], ids=["all", "named"])
+@pytest.mark.parametrize(
+    ("kind", "named"), [("table", True), ("table of one owner", False), ("module", False), ("module", True)]
+)
 async def test_a_new_version_waits_for_an_owner_that_is_not_in_the_directory(
     group: OwnerGroup, ps: tc.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, named: bool
 ) -> None:

@@ -23,7 +23,6 @@ from trainer_client.tables.moves import Move
 @pytest.mark.parametrize(
     ("optimizer", "dtype"),
     [
-        pytest.param(tc.tables.SGD(0.5, momentum=0.9), torch.float32, id="sgd-torch.float32"),
         pytest.param(tc.tables.RowWiseAdagrad(0.5), torch.bfloat16, id="row_wise_adagrad-torch.bfloat16"),
         pytest.param(tc.tables.LazyAdam(0.1), torch.bfloat16, id="lazy_adam-torch.bfloat16"),
     ],
@@ -54,11 +53,10 @@ async def test_rows_keep_all_that_belongs_to_them(
     assert sorted(items.optimizer.remotes) == sorted(items.shards) == ["ps0", "ps2"]
 
 
-@pytest.mark.parametrize("evict", [None, tc.tables.Eviction(ttl=1e5)], ids=["stays", "evicted"])
-async def test_rows_move_while_trainers_train(addresses: Addresses, evict: Any) -> None:
+async def test_rows_move_while_trainers_train(addresses: Addresses) -> None:
     """Each trainer has ids of its own, so that the order of their steps does not matter."""
     found: list[Any] = []
-    counts = [10, 10]
+    counts, evict = [10, 10], tc.tables.Eviction(ttl=1e5)
 
     async def program(name: str, moves: bool) -> tuple[list[list[float]], dict[int, Any]]:
         async with AsyncExitStack() as stack:
