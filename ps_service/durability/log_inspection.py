@@ -170,6 +170,8 @@ class _Objects:
                     decided.version = max(decided.version or 0, effect.rounds.version)
                 case "buffers":
                     self._known(effect.buffers.object_id)
+                case "unkept":
+                    self.by_id.pop(effect.unkept, None)
                 case "again" if effect.again.request.HasField("delete"):
                     name = effect.again.request.delete.name
                     self.by_id = {id: each for id, each in self.by_id.items() if each.name != name}

@@ -26,7 +26,7 @@ class Marks(NamedTuple):
     writes: int
     trained: list[bool]
     buffers: list[tuple[torch.Tensor | None, int]]
-    extra: list[bytes]
+    extra: list[object]
 
     def same_buffers(self, other: Marks) -> bool:
         """Whether no buffer was written to or replaced."""
@@ -70,7 +70,7 @@ def marks_of(hosted: HostedObject) -> Marks:
         sum([state.writes for state in hosted.parameter_states]),
         [each.requires_grad for each in hosted.parameters.values()],
         [(each, 0 if each is None else each._version) for each in parts.buffers()],
-        [_encoded(each.get_extra_state()) for each in parts.extra],
+        [_extra(each) for each in parts.extra],
     )
 
 
@@ -78,5 +78,10 @@ def _values(dicts: Iterable[dict[str, Any]]) -> list[Any]:
     return list(chain.from_iterable(map(dict.values, dicts)))
 
 
-def _encoded(state: object) -> bytes:
-    return Encoder(None).encode(state).SerializeToString()
+def _extra(part: nn.Module) -> object:
+    """The extra state of a part, encoded. If that cannot be done, it is like no other: what has become of it is not
+    known."""
+    try:
+        return Encoder(None).encode(part.get_extra_state()).SerializeToString()
+    except Exception:  # hosted code may raise anything
+        return object()

@@ -326,14 +326,19 @@ class Registry:
     def leave(self, object_id: str, name: str, owner: str, move: str) -> None:
         """Removes an object that is another owner's from now on: who asks for it is sent there."""
         with self._lock:
+            self.lose(object_id)
+            self.moved.left(object_id, name, owner, move)
+
+    def lose(self, object_id: str) -> None:
+        """Removes an object with all references to it, as if the owner had never had it."""
+        with self._lock:
             hosted = self._objects.get(object_id)
             if hosted is not None:
                 self._take_down(hosted)
-                if self._names.get(name) is hosted:
-                    del self._names[name]
+                if self._names.get(hosted.name) is hosted:
+                    del self._names[hosted.name]
             for held in self._holders.values():
                 held.pop(object_id, None)
-            self.moved.left(object_id, name, owner, move)
 
     def _shelve(self, hosted: HostedObject) -> None:
         if hosted.ref.object_id not in self._objects:

@@ -473,7 +473,7 @@ class HeldEffect(_message.Message):
     def __init__(self, key: _Optional[_Union[_operations_pb2.OfferKey, _Mapping]] = ..., read: _Optional[int] = ..., places: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class Effect(_message.Message):
-    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "prepared", "moved", "member", "identity")
+    __slots__ = ("object", "step", "again", "session_began", "session_ended", "buffers", "attempt", "rows", "rounds", "prepared", "moved", "member", "unkept", "identity")
     OBJECT_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
@@ -486,6 +486,7 @@ class Effect(_message.Message):
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
+    UNKEPT_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     object: ObjectRecord
     step: StepEffect
@@ -499,8 +500,9 @@ class Effect(_message.Message):
     prepared: PreparedEffect
     moved: MoveEffect
     member: MemberRecord
+    unkept: str
     identity: str
-    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., prepared: _Optional[_Union[PreparedEffect, _Mapping]] = ..., moved: _Optional[_Union[MoveEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ..., identity: _Optional[str] = ...) -> None: ...
+    def __init__(self, object: _Optional[_Union[ObjectRecord, _Mapping]] = ..., step: _Optional[_Union[StepEffect, _Mapping]] = ..., again: _Optional[_Union[AgainEffect, _Mapping]] = ..., session_began: _Optional[bytes] = ..., session_ended: _Optional[bytes] = ..., buffers: _Optional[_Union[BuffersEffect, _Mapping]] = ..., attempt: _Optional[_Union[AttemptEffect, _Mapping]] = ..., rows: _Optional[_Union[RowsEffect, _Mapping]] = ..., rounds: _Optional[_Union[RoundsEffect, _Mapping]] = ..., prepared: _Optional[_Union[PreparedEffect, _Mapping]] = ..., moved: _Optional[_Union[MoveEffect, _Mapping]] = ..., member: _Optional[_Union[MemberRecord, _Mapping]] = ..., unkept: _Optional[str] = ..., identity: _Optional[str] = ...) -> None: ...
 
 class LogRecord(_message.Message):
     __slots__ = ("effects", "trainer", "answer", "answer_offset", "answer_nbytes", "generator", "granted", "opened", "incarnation", "owner", "over")

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from ps_service.durability import held_gradients, members, prepared_steps
+from ps_service.durability.log import unkept
 from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.durability.log.storage import RecordStorage
 from ps_service.durability.log.table_log import RequestRows, record_bytes
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import Buffer
     from ps_wire.refs import ContextId
     from ps_wire.v1.values_pb2 import Value
-
 
 _PATIENCE_SECONDS: Final = 10.0
 """Seconds to wait for locks that running hosted code holds."""
@@ -289,7 +289,7 @@ class RequestEffects:
                     self._add_if_new(table.ref.object_id)
                 self._rows.finish()
             if self._record.effects or answer.granted or self._keeps_answer:
-                answer.position = self._append(trainer, number, answer)
+                self._append(trainer, number, answer)
             else:
                 # Asked again, it would draw later numbers.
                 self._owner.append_if_drawn(self._record, self._payload, self._kind)
@@ -325,9 +325,8 @@ class RequestEffects:
 
     def _drop_repeated(self) -> None:
         """Drops the request itself: it has failed, has changed nothing, and would fail again."""
-        left = [each for each in self._record.effects if each.WhichOneof("kind") != "again"]
-        del self._record.effects[:]
-        self._record.effects.extend(left)
+        for each in [each for each in self._record.effects if each.WhichOneof("kind") == "again"]:
+            self._record.effects.remove(each)
 
     def _add_if_new(self, object_id: str) -> None:
         """Adds an object that the log does not have: it is being made by another request, which is not committed."""
@@ -353,7 +352,8 @@ class RequestEffects:
                 self._state_of,
                 lambda dependency: self._has(dependency.ref.object_id),
             )
-        except (CannotBeKept, InvalidArgumentError):
+        except (CannotBeKept, InvalidArgumentError) as error:
+            unkept.note(self._owner, self._record, hosted, error, self._new)
             return  # checkpoints leave it out, too
         self._record.effects.add().object.CopyFrom(record)
         if isinstance(hosted.value, HostedOptimizer):
@@ -373,9 +373,13 @@ class RequestEffects:
             return  # it was removed while the call ran, or checkpoints leave it out, too
         effect = self._record.effects.add().buffers
         effect.object_id = hosted.ref.object_id
-        self.encode(effect.buffers, buffers_of(hosted))
+        try:
+            self.encode(effect.buffers, buffers_of(hosted))
+        except Exception:  # its state_dict may raise anything
+            del self._record.effects[-1]
+            self._add_object(hosted)
 
-    def _append(self, trainer: bytes, number: int, answer: Answer) -> int:
+    def _append(self, trainer: bytes, number: int, answer: Answer) -> None:
         record, payload = self._record, self._payload
         record.trainer = trainer
         if number:
@@ -386,8 +390,7 @@ class RequestEffects:
             record.answer_offset, record.answer_nbytes = payload.nbytes, answer.nbytes
             payload.chunks.extend(answer.chunks)
             payload.nbytes += answer.nbytes
-        position = answer.frame.reply.position = self._write()
-        return position
+        answer.position = answer.frame.reply.position = self._write()
 
     def _write(self) -> int:
         self._owner.known |= self._new

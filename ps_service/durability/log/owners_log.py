@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from ps_service.durability.log.gradient_forms import GradientForms
 from ps_service.durability.log.table_log import TableLog
@@ -57,6 +57,8 @@ class OwnersLog:
         self.came_at = 0
         # Ids of the objects that the log or the checkpoint before it has as they are.
         self.known = {each.ref.object_id for each in engine.registry.objects()}
+        # Objects that could not be written.
+        self.unkept: WeakSet[HostedObject] = WeakSet()
         # Used by who has the turn.
         self.forms = GradientForms()
         # Whether steps of rows have to be appended as the rows that result.

@@ -12,7 +12,7 @@ import torch
 
 from ps_service.access.identities import remembered
 from ps_service.durability import members, prepared_steps, rounds
-from ps_service.durability.log import table_log
+from ps_service.durability.log import table_log, unkept
 from ps_service.durability.log.storage import RecordSource
 from ps_service.durability.move_effects import apply
 from ps_service.durability.named_gradients import placed
@@ -48,19 +48,20 @@ Put = Callable[["Engine", pb.ObjectRecord, "RecordSource"], None]
 def replay(engine: Engine, records: Iterable[Record], put: Put, newer: Newer) -> int:
     """Applies records, in their order, to what is not `newer`. Returns how many there were. Raises `PsError` if one
     does not fit what is there, and as `put`."""
-    count, over = 0, list[ContextId]()
+    count, over, gone = 0, list[ContextId](), set[str]()
     for read in records:
         try:
             record = pb.LogRecord.FromString(read.message)
             if record.HasField("answer"):
                 record.answer.frame.reply.position = read.end  # not known before it was written
             payload = np.frombuffer(bytearray(read.payload), np.uint8)
-            _apply(engine, record, payload, put, newer, read.position, over)
+            _apply(engine, record, payload, put, newer, read.position, over, gone)
         except (PsError, OSError):
             raise
         except Exception as error:  # its checksum is right, and it says what no owner writes
             raise InternalError(f"the record at position {read.position} cannot be applied: {error!r}") from error
         count += 1
+    unkept.remove(engine, gone)
     for id in over:
         engine.prepared.end(id)
     return count
@@ -74,8 +75,10 @@ def _apply(
     newer: Newer,
     position: int,
     over: list[ContextId],
+    gone: set[str],
 ) -> None:
-    """Applies a record. To `over` go passes whose prepared steps are dropped at the end: one may be made later on."""
+    """Applies a record. To `over` go passes whose prepared steps are dropped at the end: one may be made later on; and
+    to `gone` the ids of objects that are removed then: one may come again, and has its references still."""
     source = RecordSource(payload)
     if record.incarnation:
         engine.incarnations.earlier = (record.incarnation, *engine.incarnations.earlier)
@@ -85,7 +88,10 @@ def _apply(
         over.append(ContextId(record.trainer, record.over))
     for effect in record.effects:
         match effect.WhichOneof("kind"):
+            case "unkept":
+                gone.add(effect.unkept)
             case "object":
+                gone.discard(effect.object.object_id)
                 with newer.kept(_found_in(engine, effect.object), position):
                     put(engine, effect.object, source)
             case "step":

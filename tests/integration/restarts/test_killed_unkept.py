@@ -157,3 +157,21 @@ async def test_an_object_changed_that_was_removed_meanwhile(
     else:
         assert await later.add() == (start or 0) + 1
         assert await (await ps.attach("total")).add() == (start or 0) + 2
+
+
+async def test_what_an_object_that_the_log_does_not_have_has_replaced_is_gone(owner: Owner, ps: tc.Client) -> None:
+    name = "replaced"
+    net = await ps.module(nn.Linear, 4, 2, name=name)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, name="opt")
+    await ps.create(f"{__name__}.Stateless", name=name, replace=True)
+    await owner.crash()
+    for lost in (name, "opt"):
+        with pytest.raises(tc.errors.UnknownNameError):
+            await ps.attach(lost)
+    with pytest.raises(tc.errors.StaleHandleError):
+        await opt.state_dict()
+    kept = await ps.module(nn.Linear, 3, 2, name=name)
+    assert kept.was_made
+    written = bits(await kept.state_dict())
+    await owner.crash()
+    assert bits(await kept.state_dict()) == written
