@@ -131,7 +131,24 @@ def _newer(checkpoint: pb.Checkpoint, made: Iterable[HostedObject]) -> Iterator[
 
 def put(engine: Engine, record: pb.ObjectRecord, source: Source) -> None:
     """Gives an object the state of its record, or makes it. Raises `CheckpointError`."""
-    _fill(engine, engine.registry.get(record.object_id) or _made(engine, record, source), record, source)
+    found = engine.registry.get(record.object_id)
+    if found is not None and record.HasField("value"):
+        _write(found, _value(engine, record, source))
+    else:
+        _fill(engine, found or _made(engine, record, source), record, source)
+
+
+def _value(engine: Engine, record: pb.ObjectRecord, source: Source) -> Any:
+    return mapped(source.load(record.value, record.tensors), lambda tensor: tensor.to(engine.device))
+
+
+def _write(hosted: HostedObject, value: Any) -> None:
+    """Gives a result that stays a later value. A tensor stays the same one: others may have it."""
+    if hosted.is_tensor and hosted.value.shape == value.shape and hosted.value.dtype == value.dtype:
+        with torch.no_grad():
+            hosted.value.copy_(value)
+    else:
+        hosted.value = value
 
 
 def _made(engine: Engine, record: pb.ObjectRecord, source: Source) -> HostedObject:
@@ -139,8 +156,13 @@ def _made(engine: Engine, record: pb.ObjectRecord, source: Source) -> HostedObje
     try:
         kind = record.WhichOneof("made")
         if kind == "value":
-            value = mapped(source.load(record.value, record.tensors), lambda tensor: tensor.to(engine.device))
-            made = HostedObject(engine.name, value, engine.parameter_locks, record.name, object_id=record.object_id)
+            made = HostedObject(
+                engine.name,
+                _value(engine, record, source),
+                engine.parameter_locks,
+                record.name,
+                object_id=record.object_id,
+            )
             made.class_name, made.account = record.class_name, account
             return engine.registry.add(made)
         request = getattr(record, kind or "create")

@@ -31,6 +31,7 @@ class PassValues:
     def __init__(
         self, hosted: HostedObject, locks: ParameterLocks, mode: Callable[[], AbstractContextManager[None]]
     ) -> None:
+        self.hosted = hosted
         self._name = str(hosted)
         self._parameters = hosted.views.parameters
         self._states = hosted.parameter_states

@@ -17,6 +17,7 @@ from ps_wire.compression.codec import Encoded
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
+    from ps_service.hosting.objects import HostedObject
     from ps_service.passes.contexts import PassHost
     from ps_service.passes.gradients import Gradient, Turn
     from ps_wire.refs import CallKey, ContextId, Ref
@@ -30,12 +31,14 @@ def backward(
     gradients: Sequence[Any],
     retain_graph: bool,
     turn: Turn | None = None,
+    changed: dict[HostedObject, bool] | None = None,
 ) -> list[torch.Tensor | None]:
     """Propagates the gradients of a recorded call's outputs, including results that stayed on this owner.
 
     Adds the gradients of parameters to the context, and returns those of the inputs, one per input that needs one.
     Gradients of results of earlier calls wait for the backward of those calls. An `Encoded` is decoded with the shape
-    and dtype of its output. Without a turn, gradients are added as they arrive. Raises as `Record.backward`.
+    and dtype of its output. Without a turn, gradients are added as they arrive. `changed` is that of
+    `Record.backward`, and so is what it raises.
     """
     found_all, as_sent = True, engine.device.type == "cpu"
     for gradient in gradients:
@@ -49,7 +52,7 @@ def backward(
     record = context.record(call)
     if not as_sent:
         gradients = list(map(record.placed, positions, gradients))
-    found = record.backward(positions, gradients, retain_graph, 0 if turn is None else turn.backward)
+    found = record.backward(positions, gradients, retain_graph, 0 if turn is None else turn.backward, changed)
     context.accumulate(found.of_parameters, turn)
     for kept, gradient in found.of_kept:
         place = (call.number,) if turn is None else turn.place

@@ -13,6 +13,7 @@ from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradien
 
 from ps_service.hosting.histories import REFUSAL
 from ps_service.hosting.leaves import Leaf, is_stand_in
+from ps_service.hosting.marks import marks_of
 from ps_service.passes.gradients import Gradient, added
 from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
@@ -21,6 +22,7 @@ from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
     from ps_service.group.peers import NestedPass
+    from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Share
     from ps_service.passes.pass_values import PassValues
     from ps_wire.compression.codec import Encoded
@@ -178,10 +180,16 @@ class Record:
             self._gathered.setdefault(position, []).append(gradient)
 
     def backward(
-        self, positions: Sequence[int], gradients: Sequence[torch.Tensor], retain_graph: bool, backward: int = 0
+        self,
+        positions: Sequence[int],
+        gradients: Sequence[torch.Tensor],
+        retain_graph: bool,
+        backward: int = 0,
+        changed: dict[HostedObject, bool] | None = None,
     ) -> Propagated:
         """Propagates gradients of the outputs at some positions, and the gathered ones, in the trainer's backward of
-        that number. Raises `InvalidArgumentError` if a position or gradient does not fit, and what torch raises."""
+        that number. To `changed` go the modules whose state its code has changed, each with whether those are buffers
+        alone. Raises `InvalidArgumentError` if a position or gradient does not fit, and what torch raises."""
         for position, gradient in zip(positions, gradients, strict=True):
             output = self._outputs[position] if position < len(self._outputs) else None
             if output is None:
@@ -192,7 +200,7 @@ class Record:
                     f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
                 )
         # Different calls do not share a graph, so their backwards may run concurrently; those of one call may not.
-        with self._lock, self._found_values() if self._values else _NO_CONTEXT:
+        with self._lock, self._found_values(changed) if self._values else _NO_CONTEXT:
             began = self._latency.begin() if self._latency is not None else None
             places, seeds = list(positions), list(gradients)
             if self._gathered:
@@ -224,12 +232,20 @@ class Record:
         return Propagated(of_inputs, of_parameters, of_kept)
 
     @contextmanager
-    def _found_values(self) -> Iterator[None]:
-        """Gives modules whose code runs in the backward the values of the pass."""
-        with ExitStack() as stack:
-            for values in self._values or ():
-                stack.enter_context(values.found())
-            yield
+    def _found_values(self, changed: dict[HostedObject, bool] | None) -> Iterator[None]:
+        """Gives modules whose code runs in the backward the values of the pass, and notes which of them it changes."""
+        found = list(self._values or ())
+        before = [] if changed is None else [(each.hosted, marks_of(each.hosted)) for each in found]
+        try:
+            with ExitStack() as stack:
+                for values in found:
+                    stack.enter_context(values.found())
+                yield
+        finally:
+            for hosted, marks in before:
+                now = marks_of(hosted)
+                if changed is not None and not (now.extra == marks.extra and now.same_buffers(marks)):
+                    changed[hosted] = now.extra == marks.extra and changed.get(hosted, True)
 
     def placed(self, position: int, gradient: torch.Tensor | Encoded) -> torch.Tensor:
         """The gradient of an output, on the device of that. A codec may have encoded it: its lengths are checked before

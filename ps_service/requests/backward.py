@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
+    from ps_service.sessions.effects import Effects
     from ps_service.training.optimizers import HostedOptimizer
     from ps_wire.v1 import operations_pb2 as pb
 
@@ -45,7 +46,11 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
         raise no_seconds("wait_seconds", request.wait_seconds)
     progress = ctx.progress = ctx.progress or Progress()
     with numerics_of(request) if request.HasField("numerics") else _NO_REGION:
-        _propagate(ctx, request, id, progress)
+        try:
+            _propagate(ctx, request, id, progress)
+        finally:
+            if ctx.effects is not None and progress.changed:
+                _note_changed(ctx, ctx.effects, progress)
     for position, of_inputs in enumerate(progress.of_inputs):
         message = reply.more.add() if position else reply.gradients
         if of_inputs:
@@ -65,6 +70,16 @@ def backward(ctx: RequestContext, request: pb.BackwardRequest, reply: pb.Backwar
         _end_after(ctx, request, id)
 
 
+def _note_changed(ctx: RequestContext, effects: Effects, progress: Progress) -> None:
+    """Notes what code of the backward has changed."""
+    for hosted, are_buffers in progress.changed.items():
+        if are_buffers:
+            effects.changes_buffers(hosted)
+        else:
+            effects.changes(hosted)
+            ctx.after = None  # its whole state is read for the answer, and must not wait for a step
+
+
 def _end_after(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId) -> None:
     """Ends the pass, if the request asks for it."""
     if request.HasField("end"):
@@ -82,14 +97,16 @@ def _propagate(ctx: RequestContext, request: pb.BackwardRequest, id: ContextId, 
         if not isinstance(of_outputs, list):
             raise InvalidArgumentError("the gradients of a backward are a list")
         gradients.append(of_outputs)
-    done = len(progress.of_inputs)
+    done, changed = len(progress.of_inputs), None if ctx.effects is None else progress.changed
     for call, of_outputs in zip(calls[done:], gradients[done:], strict=True):
         began, turn = (time.perf_counter(), time.thread_time()), None
         if request.backward:
             after = call.after if call.HasField("after") else None
             turn = Turn(request.backward, tuple(call.place) or (call.call,), after)
         key = CallKey(ctx.trainer, call.call)
-        of_inputs = propagation.backward(ctx.engine, id, key, call.outputs, of_outputs, request.retain_graph, turn)
+        of_inputs = propagation.backward(
+            ctx.engine, id, key, call.outputs, of_outputs, request.retain_graph, turn, changed
+        )
         progress.of_inputs.append(of_inputs)
         progress.seconds.append(latency.busy_since(began))
 

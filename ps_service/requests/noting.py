@@ -31,13 +31,16 @@ def rows(effects: Effects, tables: Sequence[HostedObject], method: str, share: A
 def changes(effects: Effects, objects: Iterable[HostedObject]) -> Iterator[None]:
     """Notes which of some objects a block changes. Of objects that are no modules it cannot be told, so they are noted
     in any case; if the log has no room, that is a `StorageError` before the block begins."""
-    before = []
+    before, tensors = [], []
     for each in objects:
         if each.is_module:
             before.append((each, marks_of(each)))
         elif each.is_table:
             effects.uses_rows(each)
-        elif each.is_tensor or isinstance(each.value, HostedScheduler | Pinned):
+        elif each.is_tensor:
+            if each.history is None and not each.value.is_inference():
+                tensors.append((each, each.value._version))
+        elif isinstance(each.value, HostedScheduler | Pinned):
             continue
         elif each.has_state or each.creation_spec is None:  # others are not kept
             effects.check(0)
@@ -51,3 +54,6 @@ def changes(effects: Effects, objects: Iterable[HostedObject]) -> Iterator[None]
                 effects.changes(hosted)
             elif not now.same_buffers(marks):
                 effects.changes_buffers(hosted)
+        for hosted, version in tensors:
+            if hosted.value._version != version:
+                effects.changes(hosted)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from ps_service.hosting.objects import HostedObject
     from ps_service.training.waiting_offers import Outcome
 
 
@@ -17,8 +18,9 @@ class Progress:
     in a thread.
 
     Of each call whose backward has run, the gradients of its inputs, and the seconds for which it has kept its thread
-    busy; the versions of the optimizers that have stepped, and their staleness, up to the last one that is not 0; and
-    what became of a push whose reply is not written yet.
+    busy; the versions of the optimizers that have stepped, and their staleness, up to the last one that is not 0; what
+    became of a push whose reply is not written yet; and the modules that code of backwards has
+    changed, as in `Record.backward`.
     """
 
     of_inputs: list[list[torch.Tensor | None]] = field(default_factory=list)
@@ -26,6 +28,7 @@ class Progress:
     versions: list[int] = field(default_factory=list)
     staleness: list[int] = field(default_factory=list)
     pushed: Outcome | None = None
+    changed: dict[HostedObject, bool] = field(default_factory=dict)
 
     def note_staleness(self, of_last: int) -> None:
         """Notes that the step that led to the last version had a staleness."""
