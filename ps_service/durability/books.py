@@ -55,13 +55,18 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
     return Bookkeeping(message, answers)
 
 
-def books_of_running(engine: Engine) -> Bookkeeping:
-    """The same of an owner that goes on: requests without an answer will be sent again."""
+def books_of_running(engine: Engine, position: int) -> Bookkeeping:
+    """The same of an owner that goes on: requests without an answer will be sent again. Answers that are in the log
+    before a position are with those that are kept, wherever they are on their way."""
     books = bookkeeping(engine)
     books.message.running = True
     running: dict[bytes, set[int]] = {}
     for each in engine.requests.running():
-        running.setdefault(each.trainer, set()).add(each.number)
+        if each.made is not None and each.trainer in books.answers and 0 < each.made[1].position <= position:
+            number, answer = each.made
+            books.answers[each.trainer][number] = answer
+        else:
+            running.setdefault(each.trainer, set()).add(each.number)
     for record in books.message.sessions:
         for number in running.get(record.trainer, ()):
             _take_out(record.taken, number)

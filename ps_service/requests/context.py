@@ -84,6 +84,7 @@ class RequestContext:
     sent, because it has another answer. One that `may_restart` runs code on the event loop that may make requests: it
     restarts in a thread if the code does. `after` takes what its answer need not wait for; None if it is to wait. The
     `effects` collect what the request changes, if the owner has a log; then the `number` of the request is known. The
+    answer that is `committed` with them is in the log once it has a position. The
     `asker` is None where nobody is asked who it is. A `caller` without a session is known by its address and
     certificate. One of the log that `is_replayed` has no event. What it makes again counts for `made_for`.
     """
@@ -107,6 +108,7 @@ class RequestContext:
     may_restart: bool = False
     after: list[Callable[[], object]] | None = None
     effects: Effects | None = None
+    committed: Answer | None = None
     number: int = 0
     asker: Asker | None = None
     caller: Mapping[str, str] | None = None
@@ -121,6 +123,11 @@ class RequestContext:
         """Who has sent the request, for the audit log."""
         session = self.engine.sessions.get(self.trainer)
         return (self.caller or {}) if session is None else session.by()
+
+    @property
+    def made(self) -> tuple[int, Answer] | None:
+        """The number of the request, if it has one, and its answer, once that may be in the log."""
+        return None if self.committed is None or not self.number else (self.number, self.committed)
 
     @property
     def account(self) -> Account:
@@ -269,6 +276,7 @@ class RequestContext:
         """Appends what has changed and the answer to the log. Raises `StorageError`."""
         effects, self.effects = self.effects, None
         if effects is not None:
+            self.committed = answer
             effects.commit(self.trainer, number or self.number, answer)
 
     def abandon(self) -> None:

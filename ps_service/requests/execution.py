@@ -17,7 +17,7 @@ from ps_wire.runtime.noop import noop
 from ps_wire.runtime.scopes import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from ps_service.access.identities import Asker
     from ps_service.engine import Engine
@@ -290,12 +290,13 @@ async def answer(
     number: int = 0,
     asker: Asker | None = None,
     caller: Mapping[str, str] | None = None,
+    begun: Callable[[RequestContext], object] = noop,
 ) -> Answer:
     """The answer to one request, which may be an error. Never raises.
 
     The caller waits for `timeout_seconds` (0: without limit). With `embed` the tensor bytes of the reply are part of
     its message. A unary request may have a `number`, there is an `asker` if its sender was asked who it is, and a
-    `caller` if its address is known.
+    `caller` if its address is known. `begun` gets the context of one that is not refused.
     """
     if not engine.gate.admits(trainer, operation, request):
         refused = error_answers.stopping(engine)
@@ -303,6 +304,7 @@ async def answer(
         return refused
     ctx = RequestContext(engine, trainer, payload, embed, number=number, caller=caller)
     ctx.asker = asker
+    begun(ctx)
     answered = run_inline(ctx, operation, request, number=0)
     if answered is not None:
         return answered

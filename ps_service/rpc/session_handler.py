@@ -210,7 +210,11 @@ class SessionHandler(Observer):
         # A list is made at once, while other threads wait.
         executions = list(self._running.values())
         trainer = self.session.trainer
-        return (Running(trainer, each.request, each.number) for each in executions if not each.operation.apart)
+        return (
+            Running(trainer, each.request, each.number, each.ctx.made)
+            for each in executions
+            if not each.operation.apart
+        )
 
     def end(self) -> None:
         """Cancels the running requests, because the session has ended."""

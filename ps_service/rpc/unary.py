@@ -52,6 +52,7 @@ from ps_wire.v1.frames_pb2 import Reply, Request
 
 if TYPE_CHECKING:
     from ps_service.engine import Engine
+    from ps_service.requests.context import RequestContext
     from ps_service.requests.operations import Operation
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
@@ -74,6 +75,11 @@ class _Open:
     task: asyncio.Task[Any]
     apart: bool = False
     lost: bool = False
+    ctx: RequestContext | None = None
+
+    def begun(self, ctx: RequestContext) -> None:
+        """Notes the context in which it runs."""
+        self.ctx = ctx
 
 
 @dataclass(slots=True)
@@ -128,7 +134,10 @@ class UnaryMethods:
 
     def running(self) -> Iterator[Running]:
         """The requests that have no answer yet, but for reports about the owner. May be called in any thread."""
-        return (Running(each.trainer, each.request) for each in list(self._requests) if not each.apart)
+        requests = [each for each in list(self._requests) if not each.apart]
+        return (
+            Running(each.trainer, each.request, made=None if each.ctx is None else each.ctx.made) for each in requests
+        )
 
     def dismiss(self, session: SessionState) -> None:
         """Cancels the requests of a trainer whose session is ended, except the request that ends it."""
@@ -320,7 +329,18 @@ class UnaryMethods:
         self._requests.add(running)
         try:
             result = await answer(
-                self._engine, trainer, operation, request, None, timeout, True, item, number, caller.asker, by
+                self._engine,
+                trainer,
+                operation,
+                request,
+                None,
+                timeout,
+                True,
+                item,
+                number,
+                caller.asker,
+                by,
+                running.begun,
             )
         finally:
             self._requests.discard(running)

@@ -7,15 +7,18 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
 
 
 class Running(NamedTuple):
-    """A request that has no answer yet, as a message, the trainer that sent it, and its number; 0 for a unary one."""
+    """A request whose answer is not kept yet, as a message, the trainer that sent it, and its number; 0 for a unary
+    one. If the answer may be in the log already, `made` has it, with the number under which it will be kept."""
 
     trainer: bytes
     request: Any
     number: int = 0
+    made: tuple[int, Answer] | None = None
 
 
 class RequestSource(Protocol):

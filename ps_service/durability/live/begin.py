@@ -94,7 +94,7 @@ def begin(engine: Engine, still: Quiescence, on_loop: OnLoop) -> Beginning:
             ):
                 continue  # they were made meanwhile
             try:
-                books = on_loop(partial(books_of_running, engine), _LOOP_SECONDS)
+                books = on_loop(partial(books_of_running, engine, position), _LOOP_SECONDS)
             except TimeoutError:
                 continue
             books.message.position, books.message.code = position, still.code
