@@ -55,7 +55,8 @@ class Log:
 
     With an `interval`, records are synced after at most so many seconds; with 0, as soon as possible, all that came
     meanwhile together; with None, only by `sync`. `end` is the position behind the last record, and `synced` the one
-    up to which the log is on the disk. `trouble` is why the last record could not be written; None if it could.
+    up to which the log is on the disk; up to `room` there is space without another file. `trouble` is why the last
+    record could not be written; None if it could.
 
     With an `epoch`, that is checked before a sync counts, before a file begins, and before a record is appended a
     second after the last check. If there is a higher one, the log fails as after a sync that has failed. With a
@@ -79,7 +80,7 @@ class Log:
         self._segment_bytes = segment_bytes
         self._folder = folder
         self._interval = interval
-        self.end = self.synced = 0
+        self.end = self.synced = self.room = 0
         self.trouble: LogError | None = None
         # Bytes of the record for which there was no room.
         self._wanted = 0
@@ -118,6 +119,7 @@ class Log:
         with suppress(OSError):  # on a full disk there is still room in the last file
             self._segments.prepare()
         self.end = self.synced = position
+        self.room = self._segments.room
         if self._interval is not None:
             self._thread = threading.Thread(target=self._sync_again_and_again, name="ps-log", daemon=True)
             self._thread.start()
@@ -134,6 +136,7 @@ class Log:
                     self._check_epoch()
                 if not self._segments.has_space(position, nbytes):
                     self._segments.extend(position, nbytes)
+                    self.room = self._segments.room
                 self._segments.write(position, self.synced, message, chunks)
             except OSError as error:
                 self._note(error, nbytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from ps_service.durability.log.gradient_forms import GradientForms
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from ps_wire.codec.payload import PayloadWriter
     from ps_wire.refs import ContextId
     from ps_wire.v1.operations_pb2 import LogStatus
+
+_MOST_KINDS: Final = 4096
+"""Most kinds of calls of which is remembered that they change something."""
 
 
 class OwnersLog:
@@ -67,8 +70,8 @@ class OwnersLog:
         # Records of what has changed that could not be appended yet.
         self._owed: deque[tuple[bytes, list[memoryview]]] = deque()
         self._owing = ReportingLock()
-        # The kinds of calls that have changed it.
-        self._refused: set[CallKind] = set()
+        # By kinds of calls of which the last has changed something: the bytes of its record.
+        self._changing: dict[CallKind, int] = {}
         for each in engine.registry.objects():
             self.watch(each)
 
@@ -98,26 +101,32 @@ class OwnersLog:
             self.needs_images = False
 
     def check_call(self, kind: CallKind) -> None:
-        """Raises `StorageError` if what such a call has changed before cannot be appended yet: it would change that
-        again, and what is to be appended would grow with each."""
-        if kind in self._refused:
-            self.settle()
-            self._refused.clear()
+        """Raises `StorageError` if such a call has changed something the last time, and the log has no room for as
+        much: it would change that again, and be refused afterwards."""
+        nbytes, log = self._changing.get(kind), self.log
+        if nbytes is None:
+            return
+        # In most cases without the cost of a call.
+        if log.end + nbytes + LITTLE_BYTES > log.room or log.trouble is not None or self._owed:
+            self.check(nbytes)
 
     def append(self, record: pb.LogRecord, payload: PayloadWriter, kind: CallKind | None = None) -> int:
-        """Appends a record. If that is a `StorageError`, the changes in it are appended later, before all others, and
-        further calls of the `kind` are refused until then."""
+        """Appends a record, of a call of a `kind`. If that is a `StorageError`, the changes in it are appended later,
+        before all others."""
         try:
+            message = record.SerializeToString()
+            if kind is not None:
+                if len(self._changing) >= _MOST_KINDS:
+                    self._changing.clear()
+                self._changing[kind] = len(message) + payload.nbytes
             if not self._owed:
-                return self.log.append(record.SerializeToString(), payload.chunks)
+                return self.log.append(message, payload.chunks)
             with self._owing:
                 self._append_owed()
-                return self.log.append(record.SerializeToString(), payload.chunks)
+                return self.log.append(message, payload.chunks)
         except OSError as error:
             for name in ("answer", "answer_offset", "answer_nbytes", "granted"):
                 record.ClearField(name)  # the answer will be another one
-            if kind is not None:
-                self._refused.add(kind)
             with self._owing:
                 # What the payload refers to will change.
                 self._owed.append((record.SerializeToString(), [memoryview(bytes(each)) for each in payload.chunks]))
@@ -132,10 +141,12 @@ class OwnersLog:
             return self.append(record, payload, kind)
 
     def append_if_drawn(self, record: pb.LogRecord, payload: PayloadWriter, kind: CallKind | None = None) -> None:
-        """As `append_with_drawn`, if code has drawn."""
+        """As `append_with_drawn`, if code has drawn. If not, the call has changed nothing."""
         with self._drawing:
             if self._note_drawn(record):
                 self.append(record, payload, kind)
+            elif kind is not None:
+                self._changing.pop(kind, None)
 
     def _note_drawn(self, record: pb.LogRecord) -> bool:
         generator = generators.states(self.engine.device)

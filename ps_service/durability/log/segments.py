@@ -247,6 +247,12 @@ class Segments:
         last = self.used[-1]
         return position + nbytes <= last.start + last.nbytes
 
+    @property
+    def room(self) -> int:
+        """The position at which the last file ends."""
+        last = self.used[-1]
+        return last.start + last.nbytes
+
     def take_unsynced(self) -> Unsynced:
         """What was written since the last time, for `sync`. Nobody writes meanwhile."""
         taken = Unsynced(self._unsynced, self._is_renamed)

@@ -16,6 +16,7 @@ from torch.optim import lr_scheduler
 
 import trainer_client as tc
 from ps_service import RRef, hosted, remote
+from ps_service.durability.log.log import Log
 from ps_service.durability.log.owners_log import OwnersLog
 from ps_service.durability.log.segments import Segments
 from tests.integration.restarting import Owner
@@ -58,6 +59,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Full:
     @contextmanager
     def block() -> Iterator[None]:
         with monkeypatch.context() as patch:
+            patch.setattr(Log, "room", property(lambda _: 0, lambda *_: None), raising=False)
             patch.setattr(Segments, "has_space", lambda *_: False)
             patch.setattr(Segments, "extend", raises)
             patch.setattr(Segments, "prepare", raises)
@@ -82,11 +84,26 @@ async def test_a_call_that_changes_buffers_is_refused_when_it_is_repeated(
         for _ in range(5):
             with FULL:
                 await net(X)
-        changed = bits(await net.state_dict())
-        assert int((await net.state_dict())["num_batches_tracked"]) == 2 and owed(owner) == 1
+        assert int((await net.state_dict())["num_batches_tracked"]) == 1 and owed(owner) == 0
         net.eval()
         assert (await net(X)).shape == X.shape, "what changes nothing goes on"
         net.train()
+    await net(X)
+    changed = bits(await net.state_dict())
+    await owner.crash()
+    assert bits(await net.state_dict()) == changed
+
+
+async def test_the_first_call_that_changes_buffers_is_refused_behind_that(
+    owner: Owner, ps: tc.Client, full: Full
+) -> None:
+    net = await ps.module(nn.BatchNorm1d, 4, name="net")
+    with full():
+        for _ in range(5):
+            with FULL:
+                await net(X)
+        changed = bits(await net.state_dict())
+        assert int((await net.state_dict())["num_batches_tracked"]) == 1 and owed(owner) == 1
     assert bits(await net.state_dict()) == changed
     await net(X)
     assert owed(owner) == 0
