@@ -101,7 +101,7 @@ def quick_collect() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def small_log_files() -> Iterator[None]:
-    """Has owners in this process keep their logs in files of 4 MiB, and not of 64: each start searches a whole one.
+    """Has owners in this process keep their logs in files of 4 MiB, and not of 64: each start allocates a whole one.
 
     Owners in processes of their own have the files that they always have.
     """

@@ -88,9 +88,10 @@ def read(memory: memoryview, start: int, begin: int = 0) -> Iterator[Record]:
         offset = record.end - start
 
 
-def later(memory: memoryview, start: int, begin: int) -> Iterator[Record]:
-    """The whole records that lie anywhere behind an offset, which is a multiple of 64."""
-    for found in _MAGICS.finditer(memory, begin):
+def later(memory: memoryview, start: int, begin: int, end: int | None = None) -> Iterator[Record]:
+    """The whole records that begin anywhere between two offsets; the first is a multiple of 64, and the second is the
+    end of the file if it is not given."""
+    for found in _MAGICS.finditer(memory, begin, len(memory) if end is None else end):
         if found.start() % ALIGNMENT == 0 and (record := _at(memory, start, found.start())) is not None:
             yield record
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.durability.log import records
 from ps_wire.limits import MIB
@@ -61,8 +61,16 @@ class Segment:
         if not self.nbytes:
             return memoryview(b"")  # a crash has left the name, and nothing else
         if self._mapping is None:
-            self._mapping = _mapping(self.path)
+            with _opened(self.path) as file:
+                self._mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return memoryview(self._mapping)
+
+    def later(self, begin: int) -> Iterator[Record]:
+        """The whole records that lie anywhere behind an offset, which is a multiple of 64."""
+        with _opened(self.path) as file:
+            # What was allocated and never written is not read: most of a file.
+            for first, end in _data(file.fileno(), begin):
+                yield from records.later(self.memory(), self.start, first, end)
 
     def close(self, disk: Disk) -> None:
         """Closes the file, if it is open."""
@@ -140,7 +148,7 @@ class Segments:
             until = segment.start + segment.nbytes if following is None else following.start
             if until <= end:
                 continue
-            for record in records.later(segment.memory(), segment.start, max(end - segment.start, 0)):
+            for record in segment.later(max(end - segment.start, 0)):
                 if record.synced > end and record.position < until:
                     raise DamagedLogError(
                         f"the log in {self._folder} is damaged at position {end}: what was on the disk up to "
@@ -170,7 +178,7 @@ class Segments:
 
     def _erase(self, segment: Segment, position: int) -> None:
         """Overwrites the beginnings of records that were dropped: they must never be read as later ones."""
-        places = [each.position for each in records.later(segment.memory(), segment.start, position - segment.start)]
+        places = [each.position for each in segment.later(position - segment.start)]
         for place in places:
             self._disk.write(segment.descriptor, [bytes(records.ALIGNMENT)], place - segment.start)
         self._disk.sync(segment.descriptor)
@@ -316,9 +324,19 @@ class Segments:
         self._disk.remove(segment.path)
 
 
-def _mapping(path: Path) -> mmap.mmap:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-    finally:
-        os.close(descriptor)
+def _opened(path: Path) -> IO[bytes]:
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb")
+
+
+def _data(descriptor: int, begin: int) -> Iterator[tuple[int, int]]:
+    """Where a file has more than holes behind an offset, as far as its file system tells: begins and ends."""
+    while True:
+        try:
+            begin = os.lseek(descriptor, begin, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return
+        end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        yield begin, end
+        begin = end

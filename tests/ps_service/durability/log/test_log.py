@@ -120,6 +120,26 @@ def test_what_was_on_the_disk_and_is_damaged_is_an_error_that_names_its_position
         contents(tmp_path)
 
 
+def test_what_was_on_the_disk_is_found_behind_what_reads_as_never_written(tmp_path: Path) -> None:
+    ends = []
+    with closing(Log(tmp_path, None, segment_bytes=1 << 20)) as log:
+        log.open(log.end)
+        for _ in range(4):
+            log.append(b"", [bytes(100_000)])
+            log.sync()
+            ends.append(log.end)
+    (path,) = tmp_path.glob("log-*")
+    written = path.read_bytes()
+    with path.open("wb") as file:
+        file.write(written[: ends[0]])
+        for begin, end in ((ends[1], ends[1] + 1), (ends[2], ends[3])):
+            file.seek(begin)
+            file.write(written[begin:end])
+        file.truncate(len(written))
+    with pytest.raises(DamagedLogError, match=rf"at position {ends[0]}: what was on the disk up to {ends[2]} is"):
+        contents(tmp_path)
+
+
 def test_a_torn_end_is_dropped_and_its_rest_is_never_read(tmp_path: Path) -> None:
     with closing(opened(tmp_path)) as log:
         log.append(b"whole")
