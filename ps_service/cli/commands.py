@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import sys
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as release_of
 from pathlib import Path
@@ -304,7 +304,7 @@ def completion() -> None:
 
         ps-service completion > ~/.local/share/bash-completion/completions/ps-service
     """
-    commands: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    commands: dict[str, Any] = command().commands
     print(completion_script({name: _flags(each) for name, each in commands.items()}), end="")
 
 
@@ -326,9 +326,15 @@ def _flags(command: Any) -> list[str]:
     return [*dict.fromkeys(flag for flag in own if flag.startswith("--")), "--help"]
 
 
+@cache
+def command() -> Any:
+    """What reads arguments and runs commands. It takes as long to make as some commands take."""
+    return get_command(app)
+
+
 def main() -> None:
     """Entry point of the command `ps-service`."""
-    app()
+    command()()
 
 
 def _print_json(reply: Message) -> None:

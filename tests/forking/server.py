@@ -30,12 +30,14 @@ import signal
 import socket
 import sys
 import threading
+import weakref
 from contextlib import suppress
 from typing import Final, NoReturn, NotRequired, TypedDict
 
 SLOW: Final = (
-    *("torch._dynamo", "uvloop", "ps_service.cli.commands", "ps_service.cli.serving"),
-    *("trainer_client.rpc", "trainer_client.optim", "trainer_client.tables"),
+    *("torch._dynamo", "uvloop"),
+    *("ps_service.cli.commands", "ps_service.cli.engines", "ps_service.cli.logs", "ps_service.cli.serving"),
+    *("trainer_client.rpc", "trainer_client.optim", "trainer_client.tables", "trainer_client.client.blocking"),
     *("tests.hosted_models", "tests.rpc.situations"),
 )
 """What the programs import anyway, owners with an optimizer torch's compiler too."""
@@ -252,6 +254,27 @@ def import_more(program: str) -> None:
         importlib.import_module(module)
 
 
+def use() -> None:
+    """Does what takes long where it is done for the first time."""
+    importlib.import_module("ps_wire.numerics.operators").resolve()
+    serve = importlib.import_module("ps_service.cli.commands").command().commands["serve"]
+    serve.make_context("serve", [], resilient_parsing=True)
+    importlib.import_module("ps_service.config").load()
+    for level in importlib.import_module("ps_service.functions.groups").Level:
+        importlib.import_module("ps_service.functions.listing").listed(level)
+    # Its first function takes as long as its import. The loops of tables are imported by those that have tables: the
+    # place of their cache is a matter of the environment.
+    importlib.import_module("numba").njit(lambda: 0)()
+
+
+def keep() -> None:
+    """Has what is there now stay as it is in every child: each look at it would copy its pages."""
+    gc.collect()
+    gc.freeze()
+    # Torch has some two hundred, which take its libraries of operators apart.
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+
+
 def main(control: str, listener: str, *packages: str) -> None:
     """Imports, serves, and runs a program where it comes back as a child."""
     # If this server is a forked process, it is one of another server; its own children are not.
@@ -263,13 +286,8 @@ def main(control: str, listener: str, *packages: str) -> None:
         importlib.import_module(module)
     for package in packages:
         import_more(package)
-    importlib.import_module("ps_wire.numerics.operators").resolve()
-    # Its first function takes as long as its import. The loops of tables are imported by those that have tables: the
-    # place of their cache is a matter of the environment.
-    importlib.import_module("numba").njit(lambda: 0)()
-    gc.collect()
-    # What is there now stays: looking at it would copy its pages into every child.
-    gc.freeze()
+    use()
+    keep()
     ours = socket.socket(fileno=int(control))
     ours.send(str(os.getpid()).encode())
     request = Server(ours, socket.socket(fileno=int(listener))).serve()
