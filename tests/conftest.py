@@ -13,12 +13,14 @@ import sys
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, closing, contextmanager
-from functools import partial
+from functools import cache, partial
 
 import hypothesis
 import numpy as np
 import pytest
 import torch
+import typer.testing
+from typer.main import get_command
 
 import trainer_client as tc
 from ps_service.durability import keeper
@@ -107,6 +109,14 @@ def small_log_files() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keeper, "Log", partial(Log, segment_bytes=4 * MIB))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_once() -> Iterator[None]:
+    """Has the commands of an application be made once, and not for each call: those of `ps-service` take 25 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(get_command))
         yield
 
 

@@ -17,7 +17,7 @@ def main() -> None:
     log, *arguments = sys.argv[1:]
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     sys.argv[1:] = ["export", *arguments]
-    commands.app()
+    commands.main()
 
 
 if __name__ == "__main__":

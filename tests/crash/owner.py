@@ -64,7 +64,7 @@ def main() -> None:
     points.arm(point, int(count))
     threading.Thread(target=listen, args=(points, made), daemon=True).start()
     sys.argv[1:] = ["serve", *flags]
-    commands.app()
+    commands.main()
 
 
 if __name__ == "__main__":

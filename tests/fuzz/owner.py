@@ -138,7 +138,7 @@ def main() -> None:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     sys.argv[1:] = ["serve", *sys.argv[2:]]
-    commands.app()
+    commands.main()
 
 
 if __name__ == "__main__":
