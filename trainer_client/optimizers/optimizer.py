@@ -50,6 +50,7 @@ class DistributedOptimizer(OptimizerParts):
     Attributes:
         remotes: Its parts on owners, by the owner's name.
         local: Its part in this process, if it has local parameters.
+        refuses: Whether it refuses gradients with NaN or infinity.
         scaled: What a GradScaler gets in its place.
     """
 
@@ -63,7 +64,7 @@ class DistributedOptimizer(OptimizerParts):
     ) -> None:
         super().__init__(remotes, local, layout)
         self._rounds = rounds
-        self._refuses = refuses
+        self.refuses = refuses
         # The part that steps by itself, because there is no other.
         self._only = next(iter(remotes.values())) if len(remotes) == 1 and local is None else None
         # A single part checks gradients by itself. Of several, all have to check before one of them steps.
@@ -79,7 +80,7 @@ class DistributedOptimizer(OptimizerParts):
     def take_parts(self, made: DistributedOptimizer) -> None:
         """Has the parts of another optimizer, over the same parameters, which have other owners now."""
         policy, scaled, used_by, everywhere = self.policy, self.scaled, self.used_by, self.everywhere
-        DistributedOptimizer.__init__(self, made.remotes, made.local, made._layout, made._refuses, made._rounds)
+        DistributedOptimizer.__init__(self, made.remotes, made.local, made._layout, made.refuses, made._rounds)
         self.policy, self.scaled, self.used_by, self.everywhere = policy, scaled, used_by, everywhere
         for each in used_by:
             each.look_at_parts()

@@ -365,6 +365,10 @@ class Tables:
                 raise (other if "non_finite" in str(error) else error) from None
         return made
 
+    async def _further(self, table: Table, shards: Mapping[str, RemoteObject]) -> DistributedOptimizer:
+        """The optimizer of the rows of other owners, made as that of a table is."""
+        return await self._optimizer_of(table, shards, non_finite="refuse" if table.optimizer.refuses else "apply")
+
     async def _adopt(self, table: Table, routing: Routing) -> None:
         """Has a table know that its rows are where a routing says."""
         try:
@@ -379,7 +383,7 @@ class Tables:
                 table.known_shards[session.owner] = await self.attach(session, table.name)
         shards = {owner: table.known_shards[owner] for owner in routing.owners}
         if not isinstance(table.optimizer, NoOptimizer) and shards.keys() != table.optimizer.remotes.keys():
-            table.optimizer.take_parts(await self._optimizer_of(table, shards))
+            table.optimizer.take_parts(await self._further(table, shards))
         table.shards, table.routing = shards, routing
         table.optimizer.take_marks(marks_of(routing))
 
@@ -388,7 +392,7 @@ class Tables:
         Raises `NameConflictError` if something else has one of the names there."""
         (session,) = await self.sessions.all_of([owner])
         shard = table.known_shards[owner] = await self.create(session, table.name, table.settings, False)
-        made = await self._optimizer_of(table, {owner: shard})
+        made = await self._further(table, {owner: shard})
         first = next(iter(table.optimizer.remotes.values()))
         await made.remotes[owner].load_state_dict(await first.state_dict())
         known = (await self.attach(first.session, table.name)).parameter(names.ROWS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import trainer_client as tc
-from ps_wire.tables.routing import SLOTS
+from ps_wire.tables.routing import SLOTS, slots_of
 from tests.conftest import StartOwner
 from tests.integration.support import bits
 from tests.integration.tables.moving import NAMES, Addresses, drawn, rows_of, table_of, train
@@ -173,6 +173,23 @@ async def test_new_owners_have_the_options_of_the_optimizer(
     async with ps.context() as ctx:
         await ctx.backward((await items(ids)).sum(), step=items.optimizer)
     assert torch.allclose(await items(ids), before - 2.0)
+
+
+@pytest.mark.parametrize("non_finite", ["apply", "refuse"])
+async def test_new_owners_do_with_nan_as_the_others(trio: tuple[tc.Client, tc.Client], non_finite: Any) -> None:
+    ps, other = trio
+    items = await table_of(ps, "items", tc.tables.SGD(0.5), owners=["ps0"], non_finite=non_finite)
+    await ps.rebalance([items], ["ps0", "ps1"])
+    its = await other.table("items")
+    await other.rebalance([its], NAMES)
+    await train(ps, items, drawn(1))
+    await other.drain("ps0", "ps2", [its])
+    refused = pytest.raises(tc.errors.NonFiniteGradientError) if non_finite == "refuse" else nullcontext()
+    for owner in ("ps1", "ps2"):
+        ids = torch.arange(50)[items.routing.slots(owner)[slots_of(torch.arange(50))]]
+        async with ps.context() as ctx:
+            with refused:
+                await ctx.backward((await items(ids)).sum() * torch.nan, step=items.optimizer)
 
 
 async def test_what_only_the_owners_of_a_table_have_keeps_its_slots_there(trio: tuple[tc.Client, tc.Client]) -> None:
