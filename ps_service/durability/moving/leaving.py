@@ -38,7 +38,8 @@ _LOST: Final = "the object that it used has moved to another owner; the move has
 
 class Leaving:
     """Objects that are about to leave. They are closed until a moment on the monotonic clock. It is `quiet` if nothing
-    has used them since, and `is_read` if their contents were looked at since then."""
+    has used them since, and `is_read` if their contents were looked at since then. `used` is when the move was last
+    heard of, on the same clock."""
 
     def __init__(self, engine: Engine, names: Iterable[str], to: str) -> None:
         self._engine = engine
@@ -49,7 +50,7 @@ class Leaving:
         # Of two moves of the same objects, the later one has the larger id.
         self.move = f"{time.time_ns():020d}-{secrets.token_hex(8)}"
         self.contents = Contents()
-        self.closed_until = 0.0
+        self.used, self.closed_until = time.monotonic(), 0.0
         self.quiet = self.is_read = False
         self._parameters = parameters_of(self.group)
 

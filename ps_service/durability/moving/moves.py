@@ -31,7 +31,7 @@ _PIECE_BYTES: Final = 16 << 20
 """About the most bytes of contents in one message."""
 
 STAGED_SECONDS: Final = 300.0
-"""Seconds after which contents are freed that a move has brought and does not go on with. One that does begins anew."""
+"""Seconds after which owners free the contents of a move that nobody goes on with. One that does begins anew."""
 
 
 class Staged(Contents):
@@ -121,6 +121,7 @@ class ObjectMoves:
             raise StaleHandleError(
                 f"owner {self._engine.name!r} has ended this move, begun another one of these objects, or started again"
             )
+        leaving.used = time.monotonic()
         return leaving
 
     def _release(self, ctx: RequestContext, leaving: Leaving) -> bool:
@@ -226,6 +227,10 @@ class ObjectMoves:
         try:
             oldest = time.monotonic() - STAGED_SECONDS
             self._staged = {move: each for move, each in self._staged.items() if each.used > oldest}
+            for move, leaving in list(self._leaving.items()):
+                if leaving.used <= oldest:
+                    leaving.reopen()
+                    del self._leaving[move]
         finally:
             self._lock.release()
 
