@@ -10,7 +10,14 @@ import torch
 
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, ObjectMovedError, PsError, StaleHandleError
+from ps_wire.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    ObjectMovedError,
+    PsError,
+    StaleHandleError,
+    UnknownNameError,
+)
 from ps_wire.runtime.noop import noop
 from ps_wire.tables.names import OPTIMIZER, SHARD
 from ps_wire.v1 import operations_pb2 as pb
@@ -70,7 +77,8 @@ class ObjectMove:
         if source is target:
             raise InvalidArgumentError(f"objects move to another owner, and {target.owner!r} has them")
         self._source, self._target = source, target
-        self._names = tuple(names)
+        # Those that were asked for, and all that move with them.
+        self._asked = self._names = tuple(names)
         self._pause = pause
         self._move = ""
         self._bytes = self._left = 0
@@ -80,7 +88,8 @@ class ObjectMove:
 
     async def run(self, patience: float = PATIENCE_SECONDS) -> MovedObjects:
         """Moves them. Begins anew if an owner was killed meanwhile. Passes that use them for all of the time are lost.
-        Raises `InvalidArgumentError` if they cannot move, and `DeadlineExceededError` if the pause is too short."""
+        Raises `InvalidArgumentError` if they cannot move, `DeadlineExceededError` if the pause is too short, and
+        `UnknownNameError` if one that was asked for is not there, or was deleted meanwhile."""
         ends = asyncio.get_running_loop().time() + patience
         while True:
             try:
@@ -95,10 +104,17 @@ class ObjectMove:
             except StaleHandleError:
                 if asyncio.get_running_loop().time() >= ends:
                     raise
+            except UnknownNameError as error:
+                if not self._move:
+                    raise
+                what = " or ".join(map(repr, self._asked))
+                raise UnknownNameError(
+                    f"{what} was deleted while it moved to owner {self._target.owner!r}: {error}"
+                ) from None
         return MovedObjects(self._names, self._source.owner, self._target.owner, self._bytes, self._paused)
 
     async def _attempt(self, ends: float) -> None:
-        begun = await self._call(self._source, pb.MOVE_BEGIN, names=self._names, owner=self._target.owner)
+        begun = await self._call(self._source, pb.MOVE_BEGIN, names=self._asked, owner=self._target.owner)
         self._move, self._names = begun.move, tuple(begun.groups[0].names)
         self._bytes = 0
         try:
@@ -228,17 +244,21 @@ class Drain:
 
     async def run(self) -> list[MovedObjects]:
         """Moves them. Returns the moves that were made."""
-        made = []
-        for group in await self._groups():
-            target = min(self._given, key=lambda each: self._given[each], default=self._source)
-            try:
-                if group.refusal:
-                    raise InvalidArgumentError(group.refusal)
-                move = ObjectMove(self._source, target, group.names, self._pause)
-                made.append(await move.run(self._patience))
-                self._given[target] += group.nbytes
-            except PsError as error:  # the others can move all the same
-                self.failed.append(error)
+        made, again = list[MovedObjects](), True
+        while again:
+            again, self.failed = False, []
+            for group in await self._groups():
+                target = min(self._given, key=lambda each: self._given[each], default=self._source)
+                try:
+                    if group.refusal:
+                        raise InvalidArgumentError(group.refusal)
+                    move = ObjectMove(self._source, target, group.names, self._pause)
+                    made.append(await move.run(self._patience))
+                    self._given[target] += group.nbytes
+                except UnknownNameError:
+                    again = True  # one of them was deleted meanwhile, and the rest is to move
+                except PsError as error:  # the others can move all the same
+                    self.failed.append(error)
         return made
 
     async def _groups(self) -> list[pb.MoveGroup]:

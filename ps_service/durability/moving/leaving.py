@@ -16,7 +16,7 @@ from ps_service.requests.moving import pass_of
 from ps_service.training.no_steps import no_steps
 from ps_wire.codec.messages import messages_in
 from ps_wire.codec.payload import PayloadWriter
-from ps_wire.errors import InvalidArgumentError, ObjectMovedError, StaleHandleError
+from ps_wire.errors import InvalidArgumentError, ObjectMovedError, StaleHandleError, UnknownNameError
 from ps_wire.runtime.locks import ReportingLock
 from ps_wire.v1 import checkpoint_pb2 as pb
 from ps_wire.v1.values_pb2 import Handle
@@ -68,8 +68,12 @@ class Leaving:
             return self.contents.records, len(self.contents.bytes), blocks, found, self.contents.left
 
     def _look_for_more(self) -> None:
-        """Raises `StaleHandleError` if other objects move together now than when this began, and as `group_of`."""
-        group = group_of(self._engine, self.objects.values())
+        """Raises `StaleHandleError` if other objects move together now than when this began, and `InvalidArgumentError`
+        if they cannot move any more."""
+        try:
+            group = group_of(self._engine, self.objects.values())
+        except UnknownNameError:
+            group = []  # one was deleted
         if self.objects.keys() != {each.ref.object_id for each in group}:
             what = ", ".join(map(repr, self.objects.values()))
             raise StaleHandleError(f"other objects belong to {what} than when this move began; begin it again")

@@ -97,3 +97,38 @@ async def test_an_owner_keeps_what_is_staged_while_a_move_waits(
         await moving
         assert len(begun) == 1 and len(used) >= 2 and min(used) >= 0.0, "it was heard of after each"
         assert net.owner == "ps0" and (await net(torch.ones(1, 4))) is not None and net.owner == "ps1"
+
+
+@pytest.mark.parametrize("action", [pb.MOVE_READ, pb.MOVE_MAKE, pb.MOVE_CLOSE, pb.MOVE_RELEASE], ids=pb.MoveAction.Name)
+@pytest.mark.parametrize("gone", ["net", "net.optimizer"])
+@pytest.mark.parametrize("drained", [True, False], ids=["drained", "moved"])
+async def test_an_object_is_deleted_while_it_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drained: bool, gone: str, action: Any
+) -> None:
+    # With a module its optimizer goes.
+    original, left = ObjectMove._call, [] if gone == "net" else ["net"]
+    begun: list[ObjectMove] = []
+
+    async def call(move: ObjectMove, session: Any, called: Any, *args: Any, **fields: Any) -> Any:
+        if called == action and not begun:
+            begun.append(move)
+            await ps.delete(gone)
+        return await original(move, session, called, *args, **fields)
+
+    async with AsyncExitStack() as stack:
+        owners = [
+            await stack.enter_async_context(Owner(tmp_path / name, name, durability=DURABLE)) for name in ("ps0", "ps1")
+        ]
+        ps, other = [await stack.enter_async_context(tc.connect(*[each.address for each in owners])) for _ in range(2)]
+        net = await ps.module(nn.Linear, 4, 3, name="net", seed=1)
+        await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, name="net.optimizer")
+        monkeypatch.setattr(ObjectMove, "_call", call)
+        if drained:
+            moves: Any = await other.drain("ps0", "ps1")
+            assert [name for each in moves for name in each.names] == left
+        elif left:
+            assert (await other.move("net", "ps1")).names == ("net",)
+        else:
+            with pytest.raises(tc.errors.UnknownNameError, match=r"'net' was deleted while it moved to owner 'ps1'"):
+                await other.move("net", "ps1")
+        assert [each.name for each in (await ps.status("ps1")).objects if each.name] == left
