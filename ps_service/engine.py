@@ -38,7 +38,7 @@ from ps_service.sessions.gate import Gate
 from ps_service.sessions.reply_cache import ReplyCache
 from ps_service.sessions.request_sources import RequestSources
 from ps_service.sessions.sessions import Incarnations, Sessions, SessionState
-from ps_service.tables.applied_steps import AppliedSteps, digest_of
+from ps_service.tables.applied_steps import AppliedStep, digest_of
 from ps_service.tables.budget import TableBudget
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.optimizer import RowOptimizer
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Held
     from ps_service.quotas.quota import QuotaFile
-    from ps_wire.attempts import Applied
     from ps_wire.sockets.connection import RecordConnection
     from ps_wire.v1.operations_pb2 import CheckpointReply
 
@@ -182,8 +181,8 @@ class Engine:
     def keeps_gradients(self, parameter: torch.Tensor) -> bool:
         """Whether gradients of a parameter are kept outside of passes: those of steps that were prepared, and of open
         rounds whose trainers have gone on."""
-        prepared = {object_id for _, object_id, _ in self.prepared.all()}
-        for each in self._optimizers_of(parameter):
+        prepared = {object_id for _, object_id, step in self.prepared.all() if step.places}
+        for each in self.optimizers_of(parameter):
             rounds = each.value.rounds
             if each.ref.object_id in prepared or (rounds is not None and rounds.keeps_gradients):
                 return True
@@ -192,31 +191,22 @@ class Engine:
     def used_with(self, parameter: torch.Tensor) -> list[str]:
         """The policies and schedulers of the optimizers of a parameter, for messages."""
         found = []
-        for each in self._optimizers_of(parameter):
+        for each in self.optimizers_of(parameter):
             if each.value.rounds is not None:
                 found.append(f"the policy {each.value.rounds.policy}")
             found += [f"the scheduler {of.name!r}" for of in each.dependents if isinstance(of.value, HostedScheduler)]
         return found
 
-    def applied_to(self, parameter: torch.Tensor) -> list[AppliedSteps]:
-        """The steps of passes that may be run again which were applied to a parameter."""
-        numbers = {each.value.number for each in self._optimizers_of(parameter)}
+    def applied_to(self, parameter: torch.Tensor, forget: bool = False) -> list[AppliedStep]:
+        """As `PassHost.applied_to`."""
+        numbers = {each.value.number for each in self.optimizers_of(parameter)}
         runs = [each for each in self.contexts.runs.all() if each.optimizer in numbers]
-        return [AppliedSteps(digest_of(each.trainer), each.run, tuple(sorted(each.versions))) for each in runs]
+        if forget:
+            self.contexts.runs.forget(runs)
+        return [AppliedStep(digest_of(each.trainer), each.run, place) for each in runs for place in each.versions]
 
-    def add_applied(self, trainer: bytes, run: int, applied: Applied) -> None:
-        """Adds what other owners have applied of a pass to rows that have moved here since."""
-        for table in self.object_counts.tables.values():
-            if not table.applied:
-                continue
-            who = digest_of(trainer)
-            for steps in table.applied:
-                if (steps.trainer, steps.run) == (who, run):
-                    for each in self._optimizers_of(table.parameter):
-                        known = applied.setdefault(each.value.number, {})
-                        known.update((place, 0) for place in steps.places if place not in known)
-
-    def _optimizers_of(self, parameter: torch.Tensor) -> list[HostedObject]:
+    def optimizers_of(self, parameter: torch.Tensor) -> list[HostedObject]:
+        """The optimizers of a parameter."""
         optimizers = [each for each in self.registry.objects() if isinstance(each.value, HostedOptimizer)]
         return [each for each in optimizers if any(own is parameter for own in each.value.parameters)]
 

@@ -33,6 +33,10 @@ class Attempt:
         """Whether another attempt has applied what is the next step of an optimizer in this one."""
         return self._places.get(optimizer, 0) in self._applied.get(optimizer, ())
 
+    def was_applied_elsewhere(self, optimizer: Hashable) -> None:
+        """What is the next step of an optimizer was applied by others, before its parameters came from these."""
+        self._applied.setdefault(optimizer, {})[self._places.get(optimizer, 0)] = 0
+
     def place_of(self, optimizer: Hashable) -> int:
         """The place of the next step of an optimizer among its steps in this attempt."""
         return self._places.get(optimizer, 0)

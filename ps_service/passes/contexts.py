@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ps_service.group.peers import Membership
     from ps_service.quotas.accounts import Account
     from ps_service.quotas.quotas import Quotas
-    from ps_service.tables.applied_steps import AppliedSteps
+    from ps_service.tables.applied_steps import AppliedStep
 
 _REMEMBERED: Final = 4096
 """Most numbers of open and ended contexts of one trainer that are kept, since it last told which have ended."""
@@ -287,8 +287,8 @@ class PassHost(Host, Protocol):
     def keeps_gradients(self, parameter: torch.Tensor) -> bool:
         """Whether gradients of a parameter are kept outside of passes, for a step to come."""
 
-    def applied_to(self, parameter: torch.Tensor) -> list[AppliedSteps]:
-        """The steps of passes that may be run again which were applied to a parameter."""
+    def applied_to(self, parameter: torch.Tensor, forget: bool = False) -> list[AppliedStep]:
+        """The steps of passes that may be run again which were applied to a table; it may `forget` them."""
 
     def used_with(self, parameter: torch.Tensor) -> list[str]:
         """The policies and schedulers of the optimizers of a parameter, for messages."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -41,7 +41,8 @@ class PassContext:
 
     Its `callers` are the trainer whose pass it is, and owners that were called in the pass. `held` counts the bytes
     that all passes of its trainer hold, and `account` is that of who has opened it. `attempt` tells which steps other
-    attempts of the pass have applied; None if it is not run again. Once it has ended, what would use it raises as
+    attempts of the pass have applied; None if it is not run again. `parts` makes, of the gradients of some parameters,
+    by the ids of their tensors, what these have not applied. Once it has ended, what would use it raises as
     `Contexts.find`.
     """
 
@@ -52,6 +53,7 @@ class PassContext:
         self.account = NOBODY
         self.last_staleness = 0
         self.attempt: Attempt | None = None
+        self.parts: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {}
         self.began = self.used = now
         # Reentrant, because the garbage collector may free records of the pass, and their tensors, under them.
         self._lock = threading.RLock()
@@ -175,7 +177,12 @@ class PassContext:
             brought = self._gradients  # first: `end` does not wait for the lock, and drops them after it has ended
             if self._ended:
                 raise self._over()
-            return brought.of_each(parameters)
+            found = brought.of_each(parameters)
+        if self.parts:
+            for place, (parameter, gradient) in enumerate(zip(parameters, found, strict=True)):
+                if gradient is not None and (part := self.parts.get(id(parameter))) is not None:
+                    found[place] = part(gradient)
+        return found
 
     def stepped(self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState]) -> int | None:
         """Notes a step of the pass, and returns its staleness."""

@@ -81,6 +81,15 @@ class Runs:
                 if isinstance(optimizer, int)
             ]
 
+    def forget(self, these: Iterable[AppliedRun]) -> None:
+        """Forgets what `all` has given of some passes, or optimizers."""
+        with self._lock:
+            for each in these:
+                known = self._of.get(each.trainer)
+                versions = {} if known is None else known.runs.get(each.run, {}).get(each.optimizer, {})
+                for place in each.versions:
+                    versions.pop(place, None)
+
     def restore(self, runs: Iterable[AppliedRun]) -> None:
         """Continues with those of a checkpoint."""
         for each in runs:

@@ -16,7 +16,7 @@ from ps_service.passes.results import Used, record
 from ps_service.passes.saved_tensors import Kept, unpack
 from ps_service.tables.stand_in import RowsOfTable
 from ps_wire.errors import InvalidArgumentError, RowsMovedError
-from ps_wire.tables.names import APPLIED_STEPS, IS_QUIET, USED_WITH
+from ps_wire.tables.names import AGREE, APPLIED_STEPS, IS_QUIET, USED_WITH
 from ps_wire.tables.routing import CLOSED
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def call_table(engine: PassHost, target: HostedObject, method: str, asked: Invoc
             kwargs = {**kwargs, "found": partial(engine.used_with, target.value.parameter)}
         elif method == APPLIED_STEPS:
             kwargs = {**kwargs, "found": partial(engine.applied_to, target.value.parameter)}
+        elif method == AGREE:
+            kwargs = {**kwargs, "found": partial(engine.applied_to, target.value.parameter, forget=True)}
         with torch.no_grad():
             return _returned(known.function(target.value, *args, **kwargs), keep)
     context = engine.contexts.open(recording.context, recording.call.caller)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.requests import fields, offers, reported_values, round_messages, spanning
 from ps_service.requests.prepared import pass_of, prepare
+from ps_service.tables.applied_steps import AppliedStep, digest_of, without
 from ps_service.tables.stand_in import AllRows
 from ps_service.training import joint_steps
 from ps_service.training.optimizers import optimizer_of
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ps_service.passes.pass_context import PassContext
     from ps_service.requests.context import RequestContext
     from ps_service.sessions.effects import Effects
+    from ps_service.tables.stand_in import RowsOfTable
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.joint_steps import Stepped
     from ps_service.training.optimizers import HostedOptimizer, Note
@@ -178,8 +180,28 @@ def note_attempt(engine: Engine, request: Any, effects: Effects | None = None) -
         return
     if context is not None and context.attempt is None:
         applied = engine.contexts.runs.of(message.trainer, message.run, message.runs_from)
-        engine.add_applied(message.trainer, message.run, applied)
         context.begin_attempt(applied, (message.trainer, message.run))
+    for table in list(engine.object_counts.tables.values()):
+        if table.applied and context is not None:
+            _count_once(engine, context, table)
+
+
+def _count_once(engine: Engine, context: PassContext, table: RowsOfTable) -> None:
+    """Has the next step of the optimizer of a table leave out the rows to which it was applied before they came."""
+    attempt = context.attempt
+    if attempt is None or attempt.of is None:
+        return
+    context.parts.pop(id(table.parameter), None)
+    trainer, run = attempt.of
+    for each in engine.optimizers_of(table.parameter):
+        number = each.value.number
+        slots = table.applied.get(AppliedStep(digest_of(trainer), run, attempt.place_of(number)))
+        if slots is None or attempt.was_applied(number):
+            continue
+        if (table.routing.slots(table.owner) & ~slots).any():
+            context.parts[id(table.parameter)] = partial(without, table.parameter, slots)
+        else:
+            attempt.was_applied_elsewhere(number)
 
 
 def why_left_out(attempt: Attempt | None, optimizer: HostedOptimizer) -> str:

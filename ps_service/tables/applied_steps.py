@@ -1,23 +1,89 @@
-"""Steps that an owner has applied to rows of a table before these moved to another one."""
+"""Steps that were applied to the rows of some slots only, as slots have moved since between owners that had applied
+them and others that had not."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+
+from ps_service.tables.row_gradients import rows_gradient
+from ps_service.tables.stand_in import AllRows, summed_rows
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.tables.routing import SLOTS, slots_of
 
 MOST_APPLIED: Final = 4096
-"""The most passes of which is remembered that other owners have applied steps."""
+"""The most steps of which is remembered to which slots they were applied."""
+
+_ALL: Final = torch.ones(SLOTS, dtype=torch.bool)
 
 
-class AppliedSteps(NamedTuple):
-    """Steps of a pass that may be run again, which an owner has applied to rows that have moved: a digest of the id of
-    its trainer, the number of the run, and the places of the steps."""
+class AppliedStep(NamedTuple):
+    """A step of a pass that may be run again: a digest of the id of its trainer, the number of the run, and the place
+    of the step."""
 
     trainer: bytes
     run: int
-    places: tuple[int, ...]
+    place: int
+
+
+Applied = Mapping[AppliedStep, torch.Tensor]
+"""The slots, bool [SLOTS], to whose rows steps were applied, by whatever owner. Neither it nor what it has changes."""
 
 
 def digest_of(trainer: bytes) -> bytes:
     """What other programs may know of the id of a trainer, which is a secret."""
     return hashlib.blake2b(trainer, digest_size=16).digest()
+
+
+def added(applied: Applied, more: Applied) -> Applied:
+    """Steps that were applied to the slots of one or of the other."""
+    made, sums = dict(applied), dict[tuple[int, int], torch.Tensor]()
+    for step, slots in more.items():
+        before = made.pop(step, None)
+        if before is not None and (id(before), id(slots)) not in sums:
+            sums[id(before), id(slots)] = before | slots
+        made[step] = slots if before is None else sums[id(before), id(slots)]
+    return dict(list(made.items())[-MOST_APPLIED:])
+
+
+def to_plain(applied: Applied) -> list[tuple[torch.Tensor, list[tuple[Any, ...]]]]:
+    """As plain values: slots, as uint8 with a bit for each, and the steps that were applied to these."""
+    groups: dict[int, tuple[torch.Tensor, list[tuple[Any, ...]]]] = {}
+    for step, slots in applied.items():
+        if id(slots) not in groups:
+            groups[id(slots)] = torch.from_numpy(np.packbits(slots.numpy())), []
+        groups[id(slots)][1].append(tuple(step))
+    return list(groups.values())
+
+
+def from_plain(values: Any, within: torch.Tensor = _ALL) -> Applied:
+    """What `to_plain` has given, as far as it is within some slots. Raises `InvalidArgumentError` for anything else."""
+    applied: dict[AppliedStep, torch.Tensor] = {}
+    try:
+        for packed, steps, *places in values:
+            if places:  # as owners of before have written it, of all slots: a trainer, a run, and places
+                applied |= {AppliedStep(packed, steps, place): within for place in places[0]}
+                continue
+            if packed.shape != (SLOTS // 8,):
+                raise ValueError
+            slots = torch.from_numpy(np.unpackbits(packed.numpy())).bool() & within
+            if not all(isinstance(trainer, bytes) for trainer, _, _ in steps):
+                raise ValueError
+            if slots.any():
+                applied |= {AppliedStep(trainer, int(run), int(place)): slots for trainer, run, place in steps}
+    except (AttributeError, OverflowError, RuntimeError, TypeError, ValueError):
+        raise InvalidArgumentError("steps that were applied are slots, and trainers, runs and places") from None
+    return applied
+
+
+def without(parameter: AllRows, slots: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient of all rows, without those of some slots."""
+    population, (keys, sums) = parameter.table.shard.population, summed_rows(gradient)
+    with parameter.table.shard.lock:
+        ids = population.map.ids_of(population.generations.numbers(keys))
+    kept = ~slots[slots_of(ids)]
+    return rows_gradient(keys[kept], sums[kept])

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ps_service.tables import applied_steps
 from ps_service.tables.answers import PIECE_BYTES
-from ps_service.tables.applied_steps import MOST_APPLIED, AppliedSteps
 from ps_service.tables.row_reading import ids_between, rows_with
 from ps_service.tables.shard import TURN_ROWS
 from ps_service.tables.slot_changes import SlotChanges
@@ -27,6 +27,7 @@ from ps_wire.shown import shown
 from ps_wire.tables.routing import CLOSED, LONGEST_CLOSED, SLOTS, Routing, slots_of
 
 if TYPE_CHECKING:
+    from ps_service.tables.applied_steps import Applied, AppliedStep
     from ps_service.tables.shard import Block, TableShard
 
 
@@ -59,8 +60,8 @@ class MovingTable(RowsOfTable):
     def __init__(self, routing: Routing) -> None:
         self.routing = routing
         self.mark = 0
-        # Those of other owners.
-        self.applied: tuple[AppliedSteps, ...] = ()
+        # Of these steps, others were applied here to all rows.
+        self.applied: Applied = {}
         # Whether rows of a move may be there that has ended with an earlier process.
         self._was_restored = False
         self._leaving: Leaving | None = None
@@ -85,16 +86,24 @@ class MovingTable(RowsOfTable):
         return 0 if self.routing.moves is None else self.routing.marks.get(self.owner, 1)
 
     def ownership(self) -> dict[str, Any]:
-        """The routing, the steps that others have applied to rows, and what arrives, as plain values."""
+        """The routing, the steps that were applied to some of the slots, and what arrives, as plain values."""
         arriving = [(by, each.move, each.turn, each.slots) for by, each in self.arrivals.items()]
-        applied = [tuple(each) for each in self.applied]
-        return {**self.routing.to_plain(), "applied": applied, "arriving": arriving}
+        return {
+            **self.routing.to_plain(),
+            "applied": applied_steps.to_plain(self.applied),
+            "arriving": arriving,
+        }
 
     def take_ownership(self, plain: Mapping[str, Any]) -> None:
         """Continues with what `ownership` has given, here or in an earlier process."""
-        self.applied = tuple(AppliedSteps(*each) for each in plain.get("applied", ()))
+        self.applied = applied_steps.from_plain(plain.get("applied", ()))
         self.arrivals = {by: Arriving(move, turn, slots, False) for by, move, turn, slots in plain.get("arriving", ())}
         self.take(Routing.from_plain(plain))
+
+    def note_applied(self, own: torch.Tensor, found: Callable[[], list[AppliedStep]]) -> None:
+        """If this owner has got slots besides its own ones of before, what it has applied was applied to those."""
+        if (self.routing.slots(self.owner) & ~own).any():
+            self.applied = applied_steps.added(self.applied, dict.fromkeys(found(), own))
 
     @property
     def may_have_others(self) -> bool:
@@ -176,15 +185,17 @@ class MovingTable(RowsOfTable):
         return None if self.mark == CLOSED else self.routing.to_plain()
 
     @remote(role="admin")
-    def agree(self, routing: Any) -> Any:
+    def agree(self, routing: Any, found: Callable[[], list[AppliedStep]] = list) -> Any:
         """Takes from a routing what it knows better, and returns its own, closed or not. What this owner has itself
-        leaves it by `release` alone."""
+        leaves it by `release` alone. If it gets slots, the steps that it has applied, which `found` takes from what
+        knows them, were applied to the slots of before."""
         told = Routing.from_plain(routing)
         with self.shard.lock:
             own = self.routing.slots(self.owner)
             merged = self.routing.merged(told)
             if merged is not self.routing and not (own & ~merged.slots(self.owner)).any():
                 self.take(merged)
+                self.note_applied(own, found)
         return self.routing.to_plain()
 
     @remote(role="admin")
@@ -310,9 +321,12 @@ class MovingTable(RowsOfTable):
         return leaving
 
     @remote(role="admin")
-    def applied_steps(self, found: Callable[[], list[AppliedSteps]] = list) -> list[tuple[Any, ...]]:
-        """The steps of passes that may be run again which were applied to the rows, as `found` says."""
-        return [tuple(each) for each in (*self.applied, *found())]
+    def applied_steps(self, found: Callable[[], list[AppliedStep]] = list) -> Any:
+        """The steps of passes that may be run again which were applied to rows, with their slots, as plain values.
+        `found` has those that were applied to all rows here."""
+        with self.shard.lock:
+            here = dict.fromkeys(found(), self.routing.slots(self.owner))
+            return applied_steps.to_plain(applied_steps.added(self.applied, here))
 
     # The owner that slots come to
 
@@ -357,14 +371,11 @@ class MovingTable(RowsOfTable):
 
     @remote(role="admin")
     def take_applied(self, move: str, steps: Any) -> None:
-        """Takes what the other owner has said by `applied_steps`: these steps are not applied again."""
+        """Takes what the other owner has said by `applied_steps`: these steps are not applied again to the rows of the
+        slots that arrive."""
         with self.shard.lock:
-            self._arriving_by(move)
-            try:
-                told = [AppliedSteps(bytes(who), int(run), tuple(map(int, places))) for who, run, places in steps]
-            except (TypeError, ValueError):
-                raise InvalidArgumentError("steps that were applied are trainers, runs and places") from None
-            self.applied = tuple(dict.fromkeys((*self.applied, *told)))[-MOST_APPLIED:]
+            told = applied_steps.from_plain(steps, self._arriving_by(move).slots)
+            self.applied = applied_steps.added(self.applied, told)
 
     @remote(role="admin")
     def is_ready(self, move: str) -> bool:

@@ -17,7 +17,7 @@ from ps_service.tables.row_gradients import UnsummedGradient, key_space
 from ps_wire.tables.sums import grouped, sum_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from weakref import ref
 
     from ps_service.tables.backups import RowBackups
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 class RowsOfTable:
     """The rows of a table on an owner, as far as passes, optimizers and metrics know them. Rows that nobody looks up
     expire after `ttl` seconds; None if they do not. `owner` is the name of the owner, and `mark` stands for the slots
-    that it has; other owners have `applied` some steps to rows. `backups` want to know of rows before they are updated;
-    a step iterates over them, so they are replaced and not changed."""
+    that it has; `applied` has steps that were applied to some of them. `backups` want to know of rows before they are
+    updated; a step iterates over them, so they are replaced and not changed."""
 
     parameter: AllRows
     shard: TableShard
     routing: Routing
     owner = ""
     mark = 0
-    applied: Sequence[Any] = ()
+    applied: Mapping[Any, torch.Tensor] = {}
     ttl: float | None
     backups: tuple[ref[RowBackups], ...]
 

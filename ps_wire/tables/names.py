@@ -27,7 +27,10 @@ USED_WITH: Final = "used_with"
 APPLIED_STEPS: Final = "applied_steps"
 """The method that says which steps of passes that may be run again were applied, for which it needs to know them."""
 
-_MOVES_ROWS: Final = ("agree", "begin_arrival", "stage", "release", "purge", "take_applied")
+AGREE: Final = "agree"
+"""The method with which an owner may get rows, to which it then has not applied what it has applied to others."""
+
+_MOVES_ROWS: Final = (AGREE, "begin_arrival", "stage", "release", "purge", "take_applied")
 
 CHANGES_ROWS: Final = frozenset(("begin_restore", "clear", EVICT, "put", "remove", *_MOVES_ROWS))
 """Methods of a table that change rows, or which it has, besides look-ups."""

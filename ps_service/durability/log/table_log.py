@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Self
 
@@ -196,6 +197,8 @@ def redo(engine: Engine, effect: pb.RowsEffect, source: RecordSource) -> None:
     if kind == "restore":
         table.restores.latest = effect.restore
     elif kind == "routing":
+        own = table.routing.slots(table.owner)
         table.take_ownership(source.load(effect.routing))
+        table.note_applied(own, partial(engine.applied_to, table.parameter, forget=True))
     elif kind is not None:
         table.shard.redo(RowChange(kind, effect.time, source.load(getattr(effect, kind))))

@@ -13,7 +13,7 @@ import torch
 import trainer_client as tc
 from ps_service.durability.resharding.placement import Wanted
 from ps_service.durability.resharding.reshard import reshard
-from ps_wire.tables.routing import Routing
+from ps_wire.tables.routing import Routing, slots_of
 from tests.integration.restarting import Owner
 from tests.integration.restarts.conftest import checkpoint
 from tests.integration.restarts.test_killed import MODES
@@ -267,4 +267,30 @@ async def test_a_pass_that_is_run_again_counts_once_although_its_rows_have_moved
         await moved.ps.run(step, attach=attach)
         assert len(attempts) == 2
         assert items.owners == ["ps2"]
+        assert (await items(ids) == -1.0).all()
+
+
+@pytest.mark.parametrize("restart", [Owner.crash, Owner.restart], ids=["killed", "stopped"])
+async def test_a_step_that_some_owners_have_applied_counts_once_for_each_row(tmp_path: Path, restart: Any) -> None:
+    async with AsyncExitStack() as stack:
+        moved = await group(stack, tmp_path)
+        mover = await stack.enter_async_context(tc.connect(*(each.address for each in moved.owners.values())))
+        owners, ids, attempts = ["ps0", "ps1"], torch.arange(40), []
+        items = await table_of(moved.ps, "items", tc.tables.SGD(1.0), owners=owners, init=tc.tables.Zeros())
+
+        async def step(ctx: tc.Context) -> None:
+            first = ids[items.routing.slots("ps0")[slots_of(ids)]]
+            loss = (await items(ids if attempts else first)).sum()
+            attempts.append(loss.item())
+            await ctx.backward(loss, step=items.optimizer)
+            if len(attempts) < 3:
+                raise tc.errors.ContextLostError("lost")
+
+        async def attach() -> None:
+            target = "ps2" if len(attempts) == 1 else "ps0"
+            await mover.rebalance(["items"], [target], patience=5.0)
+            await restart(moved.owners[target])
+
+        await moved.ps.run(step, attach=attach)
+        assert len(attempts) == 3 and items.owners == ["ps0"]
         assert (await items(ids) == -1.0).all()
