@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from ps_wire.errors import (
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.serving.export_folder import Folder
 from trainer_client.serving.exported_table import ExportedTable
+from trainer_client.serving.live_objects import OwnersGoneError
 
 if TYPE_CHECKING:
     from ps_wire.compression.codec import Codec
@@ -42,6 +44,10 @@ _log: Final = logging.getLogger("trainer_client")
 _LOST: Final = (DeadlineExceededError, DrainingError, SessionLostError, StaleHandleError, UnavailableError)
 """Errors after which objects are asked for again: an owner was started again, is about to, or does not answer."""
 
+_GONE_SECONDS: Final = 600.0
+"""Seconds for which an export waits for an object that all of its owners have left. One may be started again, or the
+object may be made anew."""
+
 
 class Source(Protocol):
     """Where an exporter has its objects from. One that was exported already was on owners `had` then."""
@@ -53,8 +59,8 @@ class Source(Protocol):
         """The names of all tables and of all modules."""
 
     async def find_table(self, name: str, had: Collection[str] = ()) -> Table | PinnedTable:
-        """The table of a name. Raises `UnknownNameError`, or `UnavailableError` if an owner is not there that may have
-        it."""
+        """The table of a name. Raises `UnknownNameError`, `UnavailableError` if an owner is not there that may have it,
+        and `OwnersGoneError` if none is."""
 
     async def find_module(self, name: str, had: Collection[str] = ()) -> RemoteModule | PinnedModule:
         """The module of a name. Raises as `find_table`."""
@@ -206,7 +212,8 @@ class Exporter:
         self._when_written = when_written
 
     async def run(self, once: bool) -> None:
-        """Exports. Raises `InvalidArgumentError` and `OSError` as `Folder.open`, and `UnknownNameError`."""
+        """Exports. Raises `InvalidArgumentError` and `OSError` as `Folder.open`, `UnknownNameError`, and
+        `OwnersGoneError` if all owners of an object have been gone for long."""
         try:
             await self._export(await BLOCKING.run(self._folder.open), once)
         finally:
@@ -215,7 +222,7 @@ class Exporter:
     async def _export(self, newest: Manifest | None, once: bool) -> None:
         before = newest or Manifest(0, "", 0.0, 0.0)
         parts: list[Part] = []
-        is_first, is_lost, told = True, False, ""
+        is_first, is_lost, told, gone = True, False, "", math.inf
         while True:
             began, as_of = time.monotonic(), time.time()
             try:
@@ -225,7 +232,8 @@ class Exporter:
                 for each in list(parts):
                     await self._round(each, parts, once or is_first)
             except _LOST as error:
-                if once:
+                gone = min(gone, began) if isinstance(error, OwnersGoneError) else math.inf
+                if once or time.monotonic() - gone >= _GONE_SECONDS:
                     raise
                 if str(error) != told:
                     _log.warning("the export asks for its objects again: %s", error)
@@ -236,7 +244,7 @@ class Exporter:
                 tables = {of.name: of.files for of in parts if isinstance(of, ExporterOfTable) and of.files}
                 files = {of.name: of.file for of in parts if isinstance(of, ExporterOfModule) and of.file}
                 before = await self._write(before, as_of, tables, files)
-                is_first, is_lost, told = False, False, ""
+                is_first, is_lost, told, gone = False, False, "", math.inf
                 if once:
                     return
             await asyncio.sleep(max(0.0, self._every - (time.monotonic() - began)))

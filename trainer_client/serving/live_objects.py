@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+class OwnersGoneError(UnavailableError):
+    """None of the owners is there that had an object."""
+
+
 _MOST: Final = 10_000
 """The most entries that an owner lists."""
 
@@ -125,9 +130,9 @@ class LiveObjects:
         return list(dict.fromkeys([*self._ps.owners, *rest]))
 
     def _check_owners(self, kind: str, name: str, had: Collection[str]) -> None:
-        """Raises `UnavailableError` if none of the owners is there that could say that they have something no more."""
+        """Raises `OwnersGoneError` if none of the owners is there that could say that they have something no more."""
         if had and not set(had) & set(self._there(had)):
-            raise UnavailableError(
+            raise OwnersGoneError(
                 f"{kind} {name!r} was exported from {' and '.join(sorted(had))}, and is on no owner that is there now; "
                 "if it has gone for good, name what to export, or export into a new folder"
             )

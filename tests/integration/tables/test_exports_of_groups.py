@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from tests.integration.tables.moving import table_of, train
 from tests.owner_groups import OwnerGroup
 from tests.ports import ReservedPort
 from tests.waiting import until
+from trainer_client.serving import exporter
 from trainer_client.serving.exported_table import ExportedTable
 from trainer_client.serving.live_objects import LiveObjects
 
@@ -128,6 +131,28 @@ async def test_what_is_made_on_an_owner_that_joins_later_is_exported_too(
         await ps.module(nn.Linear, 2, 1, name="net", owner="ps2")
         version = await brought(tmp_path)
         assert as_read(version) == await as_owned(items) and version.modules == ["net"]
+
+
+@pytest.mark.parametrize("kind", ["table", "module"])
+@pytest.mark.parametrize("named", [False, True], ids=["all", "named"])
+async def test_an_export_ends_when_all_owners_of_what_was_deleted_have_left_for_long(
+    group: OwnerGroup, ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, named: bool
+) -> None:
+    await ps.module(nn.Linear, 2, 1, name="other", owner="ps0")
+    if kind == "table":
+        await train(ps, await table_of(ps, "items", owners=["ps1"]), IDS)
+    else:
+        await ps.module(nn.Linear, 2, 1, name="items", owner="ps1")
+    chosen: dict[str, Any] = {f"{kind}s": ["items"]} if named else {}
+    await ps.export(tmp_path, **chosen)
+    await ps.delete("items", owner="ps1")
+    await group.agents["ps1"].leave(0.0)
+    monkeypatch.setattr(exporter, "_GONE_SECONDS", 0.05)
+    async with tc.connect(directory=group.directory) as other, asyncio.timeout(60):
+        with pytest.raises(
+            tc.errors.UnavailableError, match=f"{kind} 'items' was exported from ps1, and is on no owner"
+        ):
+            await other.export(tmp_path, follow=True, every=0.01, **chosen)
 
 
 async def test_an_owner_that_has_left_for_good_is_not_waited_for(
