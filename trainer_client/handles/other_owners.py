@@ -75,6 +75,15 @@ class OtherOwners:
             task.add_done_callback(lambda _: self._opening.pop(owner))
         return await asyncio.shield(task)
 
+    async def all_there(self) -> list[Session]:
+        """As `Others.all_there`."""
+        if self.directory is not None:
+            for each in await self.members(await self.asked(), MembersRequest()):
+                if each.is_owner:
+                    with suppress(PsError):
+                        await self.reach(each.name, each.address)
+        return [each for each in self._sessions.values() if each.state == "connected"]
+
     async def find(self, name: str) -> Member:
         """Asks the known owners for the address of another; `UnknownNameError` if none has it in its directory."""
         if self.directory is not None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ps_wire import errors
 from ps_wire.codec.messages import messages_in
-from ps_wire.errors import ClosedError, ObjectMovedError, PsError
+from ps_wire.errors import (
+    ClosedError,
+    ObjectMovedError,
+    PsError,
+    SessionLostError,
+    UnavailableError,
+    UnknownNameError,
+)
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import MOVE_ACCEPT, MoveRequest, ObjectInfo
 from ps_wire.v1.values_pb2 import Handle
@@ -122,12 +130,26 @@ class Moves:
             if self._others is None:
                 raise moved
             while True:
-                session = await self._others.reach(moved.owner)
                 try:
+                    session = await self._others.reach(moved.owner)
                     await self._accepted(session, moved)
                     return session
                 except ObjectMovedError as further:
                     moved = further  # it has left that owner, too
+                except (SessionLostError, UnavailableError, UnknownNameError) as gone:
+                    return await self._look_everywhere(self._others, moved, gone)
+
+    async def _look_everywhere(self, others: Others, moved: ObjectMovedError, gone: PsError) -> Any:
+        """The session with the owner that has an object by now, when the one that it has moved to is not there."""
+        for session in await others.all_there() if moved.object_id else ():
+            if session is not self._session and session.owner != moved.owner:
+                with suppress(PsError):
+                    await self._accepted(session, ObjectMovedError("", session.owner, "", moved.object_id))
+                    return session
+        raise UnavailableError(
+            f"{moved}, which cannot be asked: {gone}. If it has moved on from there, connect with the address of the "
+            "owner that has it now, or through the directory of their group, and ask for it by its name"
+        ) from gone
 
     async def _accepted(self, session: Redirecting, moved: ObjectMovedError) -> None:
         if not (moved.move or moved.object_id):

@@ -31,6 +31,9 @@ class Others(Protocol):
     async def reach(self, owner: str) -> Any:
         """The session with an owner. Raises `PsError`."""
 
+    async def all_there(self) -> Sequence[Any]:
+        """The sessions with all owners that are there; in a group, also with those that have joined since."""
+
 
 class Borrowing:
     """Delivers answers with handles of other owners' objects, once references to those are taken."""

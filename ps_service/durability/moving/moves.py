@@ -14,6 +14,7 @@ from ps_service.durability.moving.contents import Contents
 from ps_service.durability.moving.groups import groups, refusal
 from ps_service.durability.moving.leaving import Leaving
 from ps_service.durability.restoring import put
+from ps_service.hosting.moved_objects import Arrival
 from ps_wire.codec.trees import mapped
 from ps_wire.errors import InvalidArgumentError, NameConflictError, StaleHandleError
 from ps_wire.runtime.locks import ReportingLock
@@ -250,6 +251,8 @@ class ObjectMoves:
         asked = [request.object_id] if request.object_id else []
         for object_id in dict.fromkeys([*asked, *engine.moves.accepted.get(request.move, ())]):
             hosted = engine.registry.get(object_id)
+            if isinstance(engine.moves.held.get(object_id), Arrival):
+                hosted = None  # it is another owner's
             if hosted is None and object_id in asked:
                 engine.registry.moved.check_id(object_id)
                 raise StaleHandleError(

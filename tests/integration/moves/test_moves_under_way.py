@@ -17,6 +17,7 @@ import trainer_client as tc
 from ps_service.durability.moving import moves as object_moves
 from ps_wire.v1 import operations_pb2 as pb
 from tests.integration.restarting import Owner
+from tests.owner_groups import OwnerGroup
 from tests.waiting import until
 from trainer_client.handles.object_moves import ObjectMove
 
@@ -132,3 +133,33 @@ async def test_an_object_is_deleted_while_it_moves(
             with pytest.raises(tc.errors.UnknownNameError, match=r"'net' was deleted while it moved to owner 'ps1'"):
                 await other.move("net", "ps1")
         assert [each.name for each in (await ps.status("ps1")).objects if each.name] == left
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["knows it", "does not"])
+async def test_an_object_is_found_when_an_owner_on_its_way_has_ended(tmp_path: Path, knows: bool) -> None:
+    async with AsyncExitStack() as stack:
+        owners = [
+            await stack.enter_async_context(Owner(tmp_path / name, name, durability=DURABLE))
+            for name in ("ps0", "ps1", "ps2")
+        ]
+        addresses = [each.address for each in owners]
+        ps = await stack.enter_async_context(tc.connect(*addresses))
+        late = await stack.enter_async_context(tc.connect(*addresses[: 3 if knows else 2], reconnect_timeout=0.1))
+        await ps.module(nn.Linear, 4, 3, name="net", seed=1)
+        its: Any = await late.attach("net")
+        await ps.move("net", to="ps1")
+        await ps.move("net", to="ps2", owner="ps1")
+        await owners[1].server.stop()
+        if knows:
+            assert (await its(torch.ones(1, 4))).shape == (1, 3) and its.owner == "ps2"
+        else:
+            with pytest.raises(tc.errors.UnavailableError, match="If it has moved on from there, connect with"):
+                await its(torch.ones(1, 4))
+
+
+async def test_owners_that_have_joined_since_are_asked_where_an_object_is() -> None:
+    async with OwnerGroup() as group:
+        await group.enter("ps0")
+        async with tc.connect(directory=group.directory) as ps:
+            await group.enter("ps1")
+            assert sorted(each.owner for each in await ps.others.all_there()) == ["ps0", "ps1"]
