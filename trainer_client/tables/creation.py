@@ -326,7 +326,8 @@ class Tables:
             if not may_only_read:
                 raise
             table.optimizer = cast("DistributedOptimizer", NoOptimizer(error))
-        table.follower = Follower(lambda: table.routing, table.known_shards, partial(self._adopt, table))
+        elsewhere, adopt = partial(self._elsewhere, table.name, {}), partial(self._adopt, table)
+        table.follower = Follower(lambda: table.routing, table.known_shards, adopt, elsewhere)
         table.optimizer.everywhere, table.optimizer.follow = table.follower.everywhere, table.follower.follow_all
         table.optimizer.take_marks(marks_of(routing))
         table.removed = partial(self._remove, table)
@@ -366,8 +367,7 @@ class Tables:
         return made
 
     async def _further(self, table: Table, shards: Mapping[str, RemoteObject]) -> DistributedOptimizer:
-        """The optimizer of the rows of other owners, made as that of a table is."""
-        return await self._optimizer_of(table, shards, non_finite="refuse" if table.optimizer.refuses else "apply")
+        return await self._optimizer_of(table, shards, None, "refuse" if table.optimizer.refuses else "apply")
 
     async def _adopt(self, table: Table, routing: Routing) -> None:
         """Has a table know that its rows are where a routing says."""

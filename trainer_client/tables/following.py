@@ -28,17 +28,20 @@ _AGAIN_SECONDS: Final = 0.002
 
 class Follower:
     """Has the handle of a table know which owner has which rows. `routing` gives what the handle knows, `shards` has
-    the handles of owners by name, and `adopt` has the handle know another routing, whose owners it connects to."""
+    the handles of owners by name, and `adopt` has the handle know another routing, whose owners it connects to.
+    `elsewhere` gives what any owners have of a table of that name."""
 
     def __init__(
         self,
         routing: Callable[[], Routing],
         shards: Mapping[str, RemoteObject],
         adopt: Callable[[Routing], Awaitable[None]],
+        elsewhere: Callable[[], Awaitable[Mapping[str, RemoteObject]]] | None = None,
     ) -> None:
         self.routing: Final = routing
         self._shards = shards
         self._adopt = adopt
+        self._elsewhere = elsewhere
         self._lock = asyncio.Lock()
 
     @staticmethod
@@ -90,7 +93,16 @@ class Follower:
                     await self.follow(other)
             if owner not in self.routing().owners:
                 return True
-        return False
+        if self._elsewhere is None or self._shards[owner].session.state == "connected":
+            return False
+        # Rows may have moved on to owners of which the others have not heard.
+        found = await self._elsewhere()
+        for other, shard in found.items():
+            with suppress(PsError):
+                routing = Routing.from_plain((await shard.call("describe"))["routing"])
+                if other in routing.owners and (merged := self.routing().merged(routing)) is not self.routing():
+                    await self._adopt(merged)
+        return owner not in self.routing().owners
 
     def call(self, owner: str, method: str, *args: Any, timeout: float | None = DEFAULT) -> Pending[Any]:
         """Calls a method of the rows of an owner, beside whatever pass there is, and without a seed of the client."""

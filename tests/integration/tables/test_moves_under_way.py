@@ -227,3 +227,18 @@ async def test_a_pass_that_is_run_again_after_a_move_counts_once(
     assert (await items(ids) == -1.0).all()
     await ps.run(step)
     assert (await items(ids) == -2.0).all()
+
+
+async def test_a_handle_follows_after_the_only_owner_that_it_knew_is_gone(start_owner: StartOwner) -> None:
+    owners = [await start_owner(name) for name in NAMES]
+    addresses = [each.address for each in owners]
+    async with tc.connect(*addresses) as ps, tc.connect(*addresses, reconnect_timeout=0.1) as late:
+        items = await table_of(ps, "items", owners=["ps0"])
+        await train(ps, items, drawn(1))
+        await ps.drain("ps0", "ps1", [items])
+        its, before = await late.table("items"), await rows_of(items)
+        await ps.drain("ps1", "ps2", [items])
+        await owners[1].stop()
+        assert its.owners == ["ps1"]
+        assert bits(await its(drawn(1))) == bits(await items(drawn(1)))
+        assert its.owners == ["ps2"] and await rows_of(its) == before
