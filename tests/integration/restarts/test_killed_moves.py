@@ -69,8 +69,8 @@ async def group(stack: AsyncExitStack, folder: Path, durability: str = MODES[0])
     return Group(owners, await stack.enter_async_context(tc.connect(*(each.address for each in owners.values()))))
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("victim", ["source", "target"])
+# Before a step, the source is as it was after an earlier one.
+@pytest.mark.parametrize(("victim", "when"), [("source", "after"), ("target", "before"), ("target", "after")])
 async def test_an_owner_that_is_killed_at_any_moment_of_a_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: str, when: str
 ) -> None:
