@@ -177,7 +177,6 @@ async def undisturbed(kind: type[Model], folder: Path) -> Any:
         (LocalLayerAndTable, killed),
         (JointOptimizerAndLayer, killed),
         (LayerAndTable, stopped),
-        (Layers, stopped),
     ],
 )
 async def test_it_is_as_if_no_owner_had_ended(both: list[Owner], tmp_path: Path, kind: type[Model], end: End) -> None:

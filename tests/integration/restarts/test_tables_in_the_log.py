@@ -77,7 +77,7 @@ async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) ->
             ps = trainers[number]
             drawn = torch.Generator().manual_seed(number)
             items = await ps.table("items", 2, tc.tables.LazyAdam(0.1), admit=admit, evict=evict, max_rows=64)
-            for step in range(16):
+            for step in range(12):
                 ids = torch.randint(200, (20,), generator=drawn)
                 async with ps.context() as ctx:
                     await ctx.backward((await items(ids)).sum(), step=items.optimizer)
@@ -85,7 +85,7 @@ async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) ->
                     await items.remove(ids[:5])
                 if step % 7 == 5:
                     await items.upsert(ids[:3].unique(), torch.ones(len(ids[:3].unique()), 2))
-                if step == 15 and not number:
+                if step == 11 and not number:
                     await items.evict(0.3)
 
         for _ in range(2):
@@ -145,11 +145,11 @@ async def test_what_could_not_be_written_is_written_before_what_comes_later(
 async def test_a_full_disk_stops_changes_of_rows_and_nothing_else(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    items = await ps.table("items", 512, tc.tables.LazyAdam(0.1), evict=tc.tables.Eviction(ttl=1e5))
+    items = await ps.table("items", 4096, tc.tables.LazyAdam(0.1), evict=tc.tables.Eviction(ttl=1e5))
 
     async def train(begin: int) -> None:
         async with ps.context() as ctx:
-            await ctx.backward((await items(torch.arange(begin, begin + 1000))).sum(), step=items.optimizer)
+            await ctx.backward((await items(torch.arange(begin, begin + 125))).sum(), step=items.optimizer)
 
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
@@ -161,14 +161,14 @@ async def test_a_full_disk_stops_changes_of_rows_and_nothing_else(
                 await train(0)
         for _ in range(3):
             with pytest.raises(tc.errors.StorageError):
-                await items.upsert(torch.arange(1000), torch.ones(1000, 512))
+                await items.upsert(torch.arange(125), torch.ones(125, 4096))
         before = await rows_of(items)
         async with ps.context():
             assert torch.equal(await items(torch.arange(9)), await items(torch.arange(9)))
         assert await rows_of(items) == before
-    await train(500)
+    await train(60)
     written = await rows_of(items)
-    assert len(written) == 1500
+    assert len(written) == 185
     await owner.crash()
     assert await rows_of(items) == written
 
