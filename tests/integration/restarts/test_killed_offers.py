@@ -110,7 +110,7 @@ async def test_pushes_are_as_without_a_kill(tmp_path: Path, policy: P.Policy) ->
     async def pushed(owner: Owner, kill: Kill) -> Any:
         both = [await begun(owner.address, policy) for _ in range(2)]
         replicas = [await each.net.replica() for each in both]
-        for i in range(6):
+        for i in range(4):
             for replica in replicas:
                 replica(batch(i)).square().sum().backward()
             pushing = []

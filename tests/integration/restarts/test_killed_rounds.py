@@ -134,14 +134,12 @@ async def late(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> None:
 P = tc.policies
 SCHEDULES: list[tuple[P.Policy, Schedule]] = [
     (P.Sync(2), together),
-    (P.Sync(reduce="sum"), together),
     (P.Quorum(3, reduce="sum"), alternating),
     (P.Quorum(4, stale=P.Scale()), late),
     (P.Quorum(1, of=2), late),
     (P.Quorum(1, of=2, late="next", stale=P.Scale()), late),
     (P.BoundedStaleness(2), unevenly),
     (P.BoundedStaleness(3, stale=P.Compensate()), late),
-    (P.Async(P.Scale()), alternating),
     (P.Async(P.Reject(0)), late),
 ]
 
@@ -214,17 +212,14 @@ async def changing(one: Trainer, two: Trainer, kill: Kill, said: list[Any]) -> N
     said.append(told(await two.step(35)))
 
 
-@pytest.mark.parametrize("first", [None, P.Async(P.Scale())])
-async def test_changes_of_policies_and_of_trainers_are_as_without_a_kill(
-    tmp_path: Path, first: P.Policy | None
-) -> None:
+async def test_changes_of_policies_and_of_trainers_are_as_without_a_kill(tmp_path: Path) -> None:
     async def nothing() -> None:
         pass
 
     async with Owner(tmp_path / "whole") as owner:
-        expected = await state(owner, first, changing, nothing)
+        expected = await state(owner, None, changing, nothing)
     async with Owner(tmp_path / "killed", durability="always") as owner:
-        assert await state(owner, first, changing, owner.crash) == expected
+        assert await state(owner, None, changing, owner.crash) == expected
 
 
 async def test_an_owner_process_that_is_killed_goes_on_with_its_rounds(
