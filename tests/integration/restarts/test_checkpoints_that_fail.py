@@ -71,7 +71,7 @@ FULL = OSError(28, "No space left on device")
 async def test_it_fails_at_any_stage(
     owner: Owner, ps: tc.Client, monkeypatch: pytest.MonkeyPatch, stage: str, between: Callable[[Action], None]
 ) -> None:
-    net = await ps.module(nn.Linear, 4, 200, seed=1)
+    net = await ps.module(nn.Linear, 4, 64, seed=1)
     opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
     done = 0
 
@@ -110,13 +110,13 @@ async def test_it_fails_at_any_stage(
     assert everything(owner) == before
 
 
-async def trained(ps: tc.Client) -> tuple[Any, Any, Any]:
+async def trained(ps: tc.Client, width: int = 256) -> tuple[Any, Any, Any]:
     """A module that is trained, its optimizer, and one that is not."""
     net = await ps.module(nn.Linear, 4, 2, name="net", seed=1)
-    await ps.module(nn.Linear, 256, 256, name="frozen", seed=2)
+    frozen = await ps.module(nn.Linear, width, width, name="frozen", seed=2)
     opt = await ps.optimizer(optim.Adam, net.parameters(), lr=0.1)
     await one_pass(ps, net, opt, 0)
-    return net, opt, await ps.module(nn.Linear, 256, 256, name="frozen", seed=2)
+    return net, opt, frozen
 
 
 def own_bytes(folder: Path) -> int:
@@ -167,7 +167,7 @@ async def test_what_has_changed_without_a_step_is_not_linked(owner: Owner, ps: t
 async def test_a_damaged_one_is_set_aside_and_the_one_before_is_used(
     owner: Owner, ps: tc.Client, between: Callable[[Action], None]
 ) -> None:
-    net, opt, _ = await trained(ps)
+    net, opt, _ = await trained(ps, 64)
     count = 1
 
     async def train() -> None:
@@ -208,7 +208,7 @@ async def test_where_files_cannot_be_linked_they_are_written(
 async def test_a_log_that_ends_before_the_checkpoint_does_is_an_error(
     owner: Owner, ps: tc.Client, between: Callable[[Action], None]
 ) -> None:
-    net, opt, _ = await trained(ps)
+    net, opt, _ = await trained(ps, 64)
 
     async def train() -> None:
         await one_pass(ps, net, opt, 1)

@@ -49,10 +49,7 @@ class Trainer:
 
 
 @pytest.mark.parametrize("full", NAMES)
-@pytest.mark.parametrize("attempt", range(2))
-async def test_no_owner_steps_without_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str, attempt: int
-) -> None:
+async def test_no_owner_steps_without_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     create = Disk.create
 
     def create_if_there_is_room(disk: Disk, path: Path, nbytes: int) -> int:

@@ -76,12 +76,15 @@ async def test_a_pass_that_a_kill_has_lost_stays_so_in_checkpoints(owner: Owner,
     await one_pass(ps, net, opt, 1)
 
 
-async def test_checkpoints_are_written_while_trainers_train_and_cut_the_log(tmp_path: Path) -> None:
+async def test_checkpoints_are_written_while_trainers_train_and_cut_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ps_service.server._GROWTH_SECONDS", 0.01)
     server_options = {"log_bytes": 1 << 20}
     async with Owner(tmp_path, durability="interval:0.01", **server_options) as owner, tc.connect(owner.address) as ps:
-        net = await ps.module(nn.Linear, 256, 256, seed=1)
+        net = await ps.module(nn.Linear, 128, 128, seed=1)
         opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.001)
-        x = torch.randn(4, 256)
+        x = torch.randn(4, 128)
         async with asyncio.timeout(60):
             while checkpoints(tmp_path) < 2:
                 async with ps.context() as ctx:

@@ -25,7 +25,7 @@ class Words(nn.Module):
 
     def __init__(self, sparse: bool) -> None:
         super().__init__()
-        self.words = nn.Embedding(300, 4, sparse=sparse)
+        self.words = nn.Embedding(160, 4, sparse=sparse)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.words(ids)
@@ -44,7 +44,7 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
 
 
 def ids(i: int) -> torch.Tensor:
-    return torch.randint(300, (40,), generator=torch.Generator().manual_seed(i))
+    return torch.randint(160, (20,), generator=torch.Generator().manual_seed(i))
 
 
 class Pair:
@@ -128,7 +128,7 @@ async def test_the_first_step_may_be_made_while_it_is_read(
     async def later() -> None:
         nonlocal turns
         turns += 1
-        if turns > 4:
+        if turns > 2:
             await pair.step()
 
     between(later)

@@ -9,6 +9,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from torch import nn, optim
 
 import trainer_client as tc
 from ps_service.cli.replay_view import moment
+from ps_service.durability import keeper
+from ps_service.durability.log.log import Log
 from ps_service.durability.point_in_time import BuiltState, Moment, build
 from ps_service.durability.store import CheckpointError
 from ps_service.engine import Engine
@@ -90,7 +93,7 @@ async def test_a_version_before_a_kill_is_built_bit_by_bit(
     folder = tmp_path / "ps0"
     process = await start_process("--name", "ps0", "--data-dir", str(folder), "--durability", "interval:1")
     async with tc.connect(process.address) as ps:
-        expected = [await states(ps, "net"), *await steps(ps, 20)]
+        expected = [await states(ps, "net"), *await steps(ps, 9)]
         process.process.kill()
         await process.process.wait()
 
@@ -120,9 +123,9 @@ async def test_a_version_before_a_kill_is_built_bit_by_bit(
         assert torch.equal(
             (await (await ps.module(nn.Linear, 4, 2, name="net", seed=1)).state_dict())["weight"], weight
         )
-    code, told = await run("replay", str(folder), "--until", "21", "--output", str(tmp_path / "at21"))
-    assert code == 2 and "the log ends before that, with net.optimizer at version 20" in told
-    assert not (tmp_path / "at21").exists()
+    code, told = await run("replay", str(folder), "--until", "10", "--output", str(tmp_path / "at10"))
+    assert code == 2 and "the log ends before that, with net.optimizer at version 9" in told
+    assert not (tmp_path / "at10").exists()
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +148,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     return folder, asyncio.run(make())
 
 
-@pytest.mark.parametrize("version", [0, 2, 3, 5, 6, 9])
+@pytest.mark.parametrize("version", [0, 2, 5, 6, 9])
 async def test_versions_are_built_from_the_last_checkpoint_before_them(
     kept: tuple[Path, list[Any]], tmp_path: Path, version: int
 ) -> None:
@@ -192,12 +195,13 @@ async def test_moments_that_are_not_there_are_told_in_words(kept: tuple[Path, li
         await built(tmp_path / "empty", tmp_path / "new")
 
 
-async def test_what_was_cut_off_the_log_is_told(tmp_path: Path) -> None:
+async def test_what_was_cut_off_the_log_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "Log", partial(Log, segment_bytes=1 << 18))
     folder, output = tmp_path / "ps0", tmp_path / "out"
     async with Owner(folder, durability="always") as owner, tc.connect(owner.address) as ps:
-        large = await ps.module(nn.Linear, 1024, 1024)
+        large = await ps.module(nn.Linear, 256, 256)
         for _ in range(2):  # more than one file of the log
-            await large.load_state_dict(nn.Linear(1024, 1024).state_dict())
+            await large.load_state_dict(nn.Linear(256, 256).state_dict())
         del large
         await steps(ps, 3)
         for _ in range(2):
@@ -267,7 +271,7 @@ async def test_what_an_owner_without_a_log_did_in_between_is_not_left_out(tmp_pa
                 await owner.server.drain(1)
             else:
                 await asyncio.to_thread(owner.server.engine.checkpoints.write)
-    versions = [0, 1, 2, 4, 5, 6]
+    versions = [0, 2, 4, 5]
     for version in versions:
         output = tmp_path / f"at{version}"
         try:
