@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from tests.forking.process import Forking
 STEPS = 12
 
 
-@pytest.fixture
-def owners(forking: Forking, tmp_path: Path) -> Iterator[list[OwnerProcess]]:
+@contextmanager
+def started(forking: Forking, folder: Path) -> Iterator[list[OwnerProcess]]:
     durability = "interval:0.05"
-    owners = [OwnerProcess(forking, tmp_path, each, durability) for each in ("ps0", "ps1")]
+    owners = [OwnerProcess(forking, folder, each, durability) for each in ("ps0", "ps1")]
     with ExitStack() as stack:
         for each in owners:
             stack.callback(each.close)
@@ -35,8 +35,16 @@ def owners(forking: Forking, tmp_path: Path) -> Iterator[list[OwnerProcess]]:
 
 
 @pytest.fixture
-def addresses(owners: list[OwnerProcess]) -> list[str]:
-    return [each.address for each in owners]
+def owners(forking: Forking, tmp_path: Path) -> Iterator[list[OwnerProcess]]:
+    with started(forking, tmp_path) as owners:
+        yield owners
+
+
+@pytest.fixture(scope="module")
+def addresses(forking: Forking, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """Of owners of all workloads, as where these are killed."""
+    with started(forking, tmp_path_factory.mktemp("owners")) as owners:
+        yield [each.address for each in owners]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

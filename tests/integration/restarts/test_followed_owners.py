@@ -127,7 +127,7 @@ async def test_trainers_go_on_with_the_same_bits(moving: Moving) -> None:
         trainers = [
             await Trainer.begun(await stack.enter_async_context(tc.connect(*NAMES, directory=way))) for way in ways
         ]
-        for i in range(8):
+        for i in range(5):
             # Between the passes of some, and in the middle of those of others.
             between = moving.move if i % 4 == 1 else None
             await trainers[i % 4].step(i, between)
@@ -135,10 +135,10 @@ async def test_trainers_go_on_with_the_same_bits(moving: Moving) -> None:
                 await moving.move()
         for trainer in trainers:
             assert [bits(await net.state_dict()) for net in trainer.nets] == [
-                bits(each) for each in trained_here(range(8))
+                bits(each) for each in trained_here(range(5))
             ]
             assert trainer.ps.sessions["ps1"].losses == 0
-        assert trainers[1].attempts == 4, "each pass that was open is lost once"
+        assert trainers[1].attempts == 2, "the pass that was open is lost once"
 
 
 async def test_a_step_that_is_sent_while_its_owner_moves_counts_once(moving: Moving) -> None:
@@ -161,9 +161,9 @@ async def test_hosted_code_finds_an_owner_that_has_moved(moving: Moving) -> None
             await ctx.backward((await outer(batch(i), inner)).square().sum())
             await opt.step(ctx)
 
-        for i in range(2):
-            await ps.run(one, i)
-            await moving.move()
+        await ps.run(one, 0)
+        await moving.move()
+        await ps.run(one, 1)
         torch.manual_seed(1)
         local, scale = nn.Linear(4, 4), torch.tensor(2.0)
         local_opt = optim.SGD(local.parameters(), lr=0.1)

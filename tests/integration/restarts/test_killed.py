@@ -58,18 +58,16 @@ def local_pass(net: nn.Module, opt: optim.Optimizer, i: int) -> None:
 
 
 OPTIMIZERS: list[Any] = [
-    (optim.SGD, {"lr": 0.1}),
     (optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
     (optim.Adam, {"lr": 0.1}),
     (optim.AdamW, {"lr": 0.1, "amsgrad": True}),
     (optim.Adagrad, {"lr": 0.1, "weight_decay": 0.1}),
-    (optim.RMSprop, {"lr": 0.1}),
 ]
 
 
 @pytest.mark.parametrize(
     ("owner", "cls", "options"),
-    [*(("always", *each) for each in OPTIMIZERS), ("interval:0.01", *OPTIMIZERS[2])],
+    [("interval:0.01", *OPTIMIZERS[0]), *(("always", *each) for each in OPTIMIZERS[1:])],
     indirect=["owner"],
 )
 async def test_no_acknowledged_step_is_lost_or_made_twice(
@@ -241,8 +239,8 @@ async def test_trainers_train_through_many_kills(owner: Owner) -> None:
 
     tasks = [asyncio.create_task(train(seed)) for seed in range(3)]
     async with tc.connect(owner.address) as ps:
-        for _ in range(4):
-            for _ in range(20):
+        for _ in range(3):
+            for _ in range(12):
                 await made.acquire()
             await owner.crash()
         stop.set()
@@ -387,10 +385,10 @@ async def test_calls_beside_each_other_run_once(owner: Owner) -> None:
         counters = [await ps.create(f"{__name__}.Counter", name="counter") for ps in (one, other)]
 
         async def both(net: tc.RemoteModule, counter: tc.RemoteObject) -> None:
-            for _ in range(50):
+            for _ in range(20):
                 await net(torch.ones(3, 4))
                 await counter.add(1)
 
         await asyncio.gather(*map(both, nets, counters))
-        assert int((await nets[0].state_dict())["norm.num_batches_tracked"]) == 100
-        assert bits(await counters[0].get()) == bits(torch.full((2,), 100.0))
+        assert int((await nets[0].state_dict())["norm.num_batches_tracked"]) == 40
+        assert bits(await counters[0].get()) == bits(torch.full((2,), 40.0))

@@ -89,8 +89,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, do: Do) -> None:
     monkeypatch.setattr(DistributedOptimizer, name, patched)
 
 
-@pytest.mark.parametrize("which", [(0,), (1,), (0, 1)], ids=str)
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize(("which", "checkpoint"), [((0,), True), ((1,), False), ((0, 1), True)], ids=str)
 async def test_a_step_is_made_by_all_if_one_is_killed_after_the_check(
     both: list[Owner], model: Model, monkeypatch: pytest.MonkeyPatch, which: tuple[int, ...], checkpoint: bool
 ) -> None:

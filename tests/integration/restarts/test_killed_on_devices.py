@@ -139,7 +139,13 @@ class Trained:
             assert bits(state[place]) == bits({name: value.cpu() for name, value in entry.items()})
 
 
-@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS, ids=lambda each: getattr(each, "__name__", None))
+# The others are killed on the CPU elsewhere.
+@pytest.mark.parametrize(
+    ("device", "kind", "options"),
+    [("cpu", *OPTIMIZERS[-1]), *(pytest.param("cuda:0", *each, marks=pytest.mark.gpu) for each in OPTIMIZERS)],
+    ids=lambda each: getattr(each, "__name__", None),
+    indirect=["device"],
+)
 async def test_every_acknowledged_step_is_there(
     owner: Owner, ps: tc.Client, device: torch.device, kind: Any, options: dict[str, Any]
 ) -> None:

@@ -31,8 +31,6 @@ from trainer_client.transport.grpc_stream import GrpcConnector
     [
         (optim.SGD, {"lr": 0.1, "momentum": 0.9}),
         (optim.Adam, {"lr": 0.01, "amsgrad": True}),
-        (optim.AdamW, {"lr": 0.01}),
-        (optim.Adagrad, {"lr": 0.1}),
         (optim.RMSprop, {"lr": 0.01, "centered": True, "momentum": 0.5}),
         (optim.ASGD, {"lr": 0.1}),
         (optim.Rprop, {"lr": 0.1}),
@@ -103,17 +101,17 @@ async def test_restarts_under_load_are_not_noticed_and_every_step_counts_once(ow
 
     told: Told[int] = Told()
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        training = [group.create_task(train(40)) for _ in range(4)]
+        training = [group.create_task(train(20)) for _ in range(4)]
         for restarts in range(1, 4):
-            await told.reached(25 * restarts)
+            await told.reached(12 * restarts)
             await owner.restart()
         assert not all(task.done() for task in training)
-    assert sorted(told.items) == list(range(1, 161))
+    assert sorted(told.items) == list(range(1, 81))
     async with tc.connect(owner.address) as ps:
         net = await ps.module(WEIGHTED, torch.zeros(1), name="net")
         state = await net.state_dict()
-        assert state["weight"].item() == -160.0
-        assert state["calls"].item() == 160
+        assert state["weight"].item() == -80.0
+        assert state["calls"].item() == 80
         await until(ps, lambda status: status.contexts == 0 and status.connected_sessions == 1)
 
 
@@ -153,8 +151,9 @@ class Restart(BreakAt):
         return fault
 
 
-@pytest.mark.parametrize("fault", [Fault.NONE, Fault.CUT])
-@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize(
+    ("direction", "fault"), [*((each, Fault.CUT) for each in Direction), (Direction.TO_OWNER, Fault.NONE)]
+)
 async def test_an_owner_may_restart_at_any_packet(tmp_path: Path, direction: Direction, fault: Fault) -> None:
     """At the first and the last packet of every kind. With `CUT` that packet is lost besides: a request that was not
     taken up, or the answer of one that was; and otherwise the restarts at the last ones are enough."""

@@ -133,20 +133,14 @@ async def test_keepers_move_and_die_while_trainers_train(keepers: Keepers) -> No
             assert [each.ps.sessions[name].losses for name in ("ps0", "ps1")] == [0, 0]
 
 
-async def test_a_keeper_that_starts_again_finds_one_that_has_moved_before(keepers: Keepers, tmp_path: Path) -> None:
-    """Its data directory tells where, if no other keeper is left that could."""
-    moved = await _moved(keepers, tmp_path / "ps1")
-    await asyncio.gather(keepers.kill("ps1"), keepers.kill("ps2"))
-    await keepers.start("ps1")
-    async with tc.connect("ps0", "ps1", directory=moved.address) as ps:
-        assert await (await ps.create(TALLY, 0, owner="ps1")).add(1) == 1
-
-
-async def test_a_trainer_remembers_where_a_keeper_went(keepers: Keepers, tmp_path: Path) -> None:
-    """Also while there is no majority, so that nobody can be asked, and where it was told to look is nobody."""
+async def test_a_keeper_that_starts_again_and_a_trainer_find_one_that_has_moved_before(
+    keepers: Keepers, tmp_path: Path
+) -> None:
+    """The data directory of the keeper tells where, if no other one is left that could. The trainer remembers it, while
+    there is no majority, so that nobody can be asked, and where it was told to look is nobody."""
     async with tc.connect("ps0", "ps1", directory=keepers.addresses) as ps:
         trainer = await Trainer.begun(ps)
-        await _moved(keepers, tmp_path / "ps1")
+        moved = await _moved(keepers, tmp_path / "ps1")
         await trainer.step(0)
         await asyncio.gather(keepers.kill("ps1"), keepers.kill("ps2"))
         async with asyncio.timeout(PATIENCE):
@@ -155,6 +149,8 @@ async def test_a_trainer_remembers_where_a_keeper_went(keepers: Keepers, tmp_pat
                     break
                 await asyncio.sleep(pause)
         await keepers.start("ps1")
+        async with tc.connect("ps0", "ps1", directory=moved.address) as late:
+            assert await (await late.create(TALLY, 0, owner="ps1")).add(1) == 1
         await trainer.step(1)
         assert [bits(await net.state_dict()) for net in trainer.nets] == [bits(each) for each in trained_here(range(2))]
 
