@@ -89,7 +89,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Keeps what all tests share, half a million objects, out of every search for garbage from here on."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -138,6 +138,9 @@ some of these need the service, or packages that may be missing."""
 def __getattr__(name: str) -> _Any:
     if name in _MODULES:
         return _import_module(f"{__name__}.{name}")
+    if name.startswith("__"):
+        # Tools ask every object for such names, and no close one is meant.
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _HOMES:
         value = globals()[name] = getattr(_import_module(_HOMES[name]), name)
         return value

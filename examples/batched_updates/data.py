@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from functools import cache
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from examples.batched_updates.settings import Settings
@@ -15,6 +14,9 @@ from examples.batched_updates.settings import Settings
 @cache
 def digits() -> tuple[Tensor, Tensor]:
     """All images, ``[1797, 64]`` float32 from 0 to 1, and their labels, ``[1797]`` int64."""
+    # Importing takes a second, and who has the digits from elsewhere does not need it.
+    from sklearn.datasets import load_digits
+
     loaded = load_digits()
     return torch.from_numpy(loaded.data).float() / 16, torch.from_numpy(loaded.target).long()
 

@@ -7,7 +7,6 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from examples.mpi_ps.settings import Settings
@@ -23,6 +22,9 @@ class Digits(NamedTuple):
 @cache
 def digits() -> tuple[Digits, Digits]:
     """The digits for training and those for testing: four fifths and one fifth, in a fixed random order."""
+    # Importing takes a second, and who has the digits from elsewhere does not need it.
+    from sklearn.datasets import load_digits
+
     loaded = load_digits()
     images, labels = torch.from_numpy(loaded.data).float() / 16, torch.from_numpy(loaded.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))

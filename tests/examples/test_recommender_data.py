@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
 
 from examples.recommender import planted
 from examples.recommender.auc import auc
@@ -25,6 +24,9 @@ LINE = "\t".join(["0", *INTEGERS, *VALUES]) + "\n"
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(-3, 3)), min_size=2, max_size=40))
 def test_the_auc_is_that_of_scikit_learn_with_ties(drawn: list[tuple[bool, int]]) -> None:
+    # Importing takes a second, in every process that collects this file.
+    from sklearn.metrics import roc_auc_score
+
     labels, scores = (torch.tensor([float(each[part]) for each in drawn]) for part in (0, 1))
     if labels.min() == labels.max():
         with pytest.raises(ValueError, match="needs clicks"):
