@@ -110,18 +110,20 @@ def test_every_field_is_tested_here() -> None:
 
 def test_each_source_wins_over_the_next(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = config.load()
+    file.write_text("".join(f"{key_of(field)} = {expected.toml[0]}\n" for field, expected in FIELDS.items()))
+    of_file = config.load(file)
     for field, expected in FIELDS.items():
-        with case(field), monkeypatch.context() as patch:
+        monkeypatch.setenv(variable_of(field), expected.variable[0])
+    of_variables, not_given = config.load(file), config.load(file, **dict.fromkeys(FIELDS))
+    of_flags = config.load(file, **{field: expected.flag for field, expected in FIELDS.items()})
+    for field, expected in FIELDS.items():
+        with case(field):
             assert getattr(defaults, field) == expected.default
-            file.write_text(f"{key_of(field)} = {expected.toml[0]}\n")
-            assert getattr(config.load(file), field) == expected.toml[1]
-            patch.setenv(variable_of(field), expected.variable[0])
-            assert getattr(config.load(file), field) == expected.variable[1]
-            not_given = config.load(file, **{field: None})
+            assert getattr(of_file, field) == expected.toml[1]
+            assert getattr(of_variables, field) == expected.variable[1]
             assert getattr(not_given, field) == expected.variable[1], "a flag that was not given"
-            loaded = config.load(file, **{field: expected.flag})
-            assert getattr(loaded, field) == expected.flag
-            assert type(getattr(loaded, field)) is type(expected.flag)
+            assert getattr(of_flags, field) == expected.flag
+            assert type(getattr(of_flags, field)) is type(expected.flag)
 
 
 def test_the_sources_fill_one_configuration(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

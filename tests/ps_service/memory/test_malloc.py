@@ -62,7 +62,7 @@ keep_free_memory = runpy.run_path(sys.argv[1])["keep_free_memory"]
 faults = []
 
 def passes() -> None:
-    for _ in range(4):
+    for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
         # More than one heap of a thread.
         blocks = [bytearray(30 << 20) for _ in range(3)]
@@ -79,7 +79,7 @@ print(*faults)
 
 
 def page_faults(**environment: str) -> list[int]:
-    """Page faults of four passes in a thread of a new process, which allocate and free the same blocks."""
+    """Page faults of three passes in a thread of a new process, which allocate and free the same blocks."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", FAULTS, malloc.__file__]
     done = subprocess.run(command, env=inherited | environment, stdout=subprocess.PIPE, text=True, check=True)

@@ -18,7 +18,7 @@ from ps_service.passes.call_frame import CallFrame
 from tests.ps_service.passes.viewed import Viewed, expected
 
 IDS = torch.tensor([1, 3, 1])
-THREADS, PASSES = 4, 30
+THREADS, PASSES = 3, 15
 
 
 class Odd(nn.Module):

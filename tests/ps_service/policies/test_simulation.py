@@ -21,7 +21,7 @@ POLICIES: dict[str, Policy] = {
     "3 of 4, late ones count next": Quorum(3, of=4, late="next", stale=Scale()),
 }
 
-ORDERS = 60
+ORDERS = 30
 """Simulated orders for each policy."""
 
 

@@ -14,7 +14,7 @@ from ps_wire.policies import Policy
 from tests.ps_service.policies.spanning_simulation import SpanningSimulation
 from tests.ps_service.policies.test_simulation import POLICIES
 
-ORDERS = 15
+ORDERS = 8
 """Simulated orders for each policy."""
 
 
@@ -138,6 +138,6 @@ MUTANTS: list[tuple[type[Coordinator], type[Follower]]] = [
 def test_the_simulation_finds_mistakes(coordinator: type[Coordinator], follower: type[Follower]) -> None:
     policies = list(POLICIES.values())
     with pytest.raises(AssertionError):
-        for seed in range(8 * ORDERS):
+        for seed in range(120):
             policy = policies[seed % len(policies)]
             SpanningSimulation(policy, policies, seed, 3, False, coordinator, follower).run(250)

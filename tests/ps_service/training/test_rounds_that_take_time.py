@@ -22,7 +22,7 @@ from ps_wire.policies import Async, BoundedStaleness, Policy, Quorum, Reject, Sc
 from tests.integration.staleness_simulation import Arrival, Fate, simulate
 from tests.ps_service.training.owned import Owner
 
-TRAINERS, ORDERS, ACTIONS = 5, 40, 120
+TRAINERS, ORDERS, ACTIONS = 5, 15, 120
 
 POLICIES = [
     Async(),

@@ -18,17 +18,23 @@ def torch_threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
+LARGE, WIDE = (70_000, 64, 5000), (4, 140_000, 6)
+"""Several blocks of a table that no cache holds, and rows larger than a block."""
+
+
+# One thread steps blocks, and fetches the rows of a large table beforehand if its numbers are float32.
 @pytest.mark.parametrize(
-    ("threads", "dtype"), [(1, torch.float32), (1, torch.float64), (2, torch.float32)], ids=lambda each: str(each)
-)
-@pytest.mark.parametrize(
-    ("rows", "features", "count"),
+    ("threads", "dtype", "rows", "features", "count"),
     [
-        pytest.param(100, 8, 0, id="no_rows"),
-        pytest.param(100, 0, 5, id="no_features"),
-        pytest.param(100, 8, 5000, id="every_row_often"),
-        pytest.param(70_000, 64, 5000, id="several_blocks_of_a_table_that_no_cache_holds"),
-        pytest.param(8, 140_000, 12, id="rows_larger_than_a_block"),
+        pytest.param(1, torch.float32, 100, 8, 0, id="no_rows"),
+        pytest.param(2, torch.float32, 100, 8, 0, id="no_rows_on_two_threads"),
+        pytest.param(1, torch.float32, 100, 0, 5, id="no_features"),
+        pytest.param(2, torch.float32, 100, 0, 5, id="no_features_on_two_threads"),
+        pytest.param(1, torch.float32, 100, 8, 5000, id="every_row_often"),
+        pytest.param(1, torch.float32, *LARGE, id="large"),
+        pytest.param(1, torch.float64, *LARGE, id="large_float64"),
+        pytest.param(2, torch.float32, *LARGE, id="large_on_two_threads"),
+        pytest.param(1, torch.float32, *WIDE, id="wide"),
     ],
 )
 def test_rows_are_stepped_as_one_sum(

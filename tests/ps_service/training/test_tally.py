@@ -73,11 +73,11 @@ def test_a_tally_is_that_of_all_its_values_however_they_are_grouped(
 def test_sums_of_tensors_keep_their_precision(dtype: torch.dtype, summed: torch.dtype, mean: torch.dtype) -> None:
     value = torch.tensor([1, 0, 1]).to(dtype)
     tally = Tally()
-    for _ in range(3000):
+    for _ in range(2100):
         tally.add(ANNA, {"sum": Reported("sum", value), "mean": Reported("mean", value)})
     found = tally.values()
     assert (found["sum"].dtype, found["mean"].dtype) == (summed, mean)
-    assert found["sum"].tolist() == [3000, 0, 3000] and found["mean"].tolist() == [1, 0, 1]
+    assert found["sum"].tolist() == [2100, 0, 2100] and found["mean"].tolist() == [1, 0, 1]
     assert value.tolist() == [1, 0, 1]
 
 

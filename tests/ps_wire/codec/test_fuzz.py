@@ -114,7 +114,7 @@ def test_every_truncation_is_read_or_refused() -> None:
     assert refused > len(data) // 2
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.binary(max_size=64))
 def test_garbage_is_read_or_refused(data: bytes) -> None:
     try:
@@ -168,7 +168,7 @@ def described_sparse(draw: st.DrawFn) -> SparseTensor:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(described())
 def test_a_tensor_with_wrong_numbers_is_refused_or_consistent(message: Tensor) -> None:
     payload = np.frombuffer(bytearray(BYTES), np.uint8)
@@ -183,7 +183,7 @@ def test_a_tensor_with_wrong_numbers_is_refused_or_consistent(message: Tensor) -
     assert not tensor.numel() or bits_of(tensor) == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(described_sparse())
 def test_a_sparse_tensor_that_lies_about_itself_is_refused_or_can_be_used(message: SparseTensor) -> None:
     try:
