@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import pytest
 
 from ps_wire.connections.frames import Packet
 from trainer_client.transport.faulty import Direction, Fault, Plan
@@ -86,20 +87,19 @@ class BreakAt:
         return self.fault if self.hit else Fault.NONE
 
 
-def faults_at(place: Place, turn: int) -> list[Fault]:
-    """What happens to a packet in one of three turns, which together have every fault at every packet.
-
-    In each turn, each request also runs without being answered: that is the hardest.
+def for_each(cases: Mapping[str, Any], twice: Sequence[str] = ()) -> pytest.MarkDecorator:
+    """The parameters `policy` and `fault` of a test: every case with requests that run without being answered, which is
+    the hardest, and these with requests that arrive twice. `test_retries.py` has every fault of every packet: what is
+    sent again is told apart before anybody looks at what it asks for.
     """
-    first = zlib.crc32(f"{place.direction} {place.kind}".encode())
-    fault = FAULTS[(first + turn + (1 if place.earlier else 0)) % len(FAULTS)]
-    unanswered = [Fault.CUT_AFTER] if place.direction is Direction.TO_OWNER else []
-    return list(dict.fromkeys([fault, *unanswered]))
+    chosen = [*((name, Fault.CUT_AFTER) for name in cases), *((name, Fault.TWICE) for name in twice)]
+    values = [pytest.param(cases[name], fault, id=f"{name}-{fault.name}") for name, fault in chosen]
+    return pytest.mark.parametrize(("policy", "fault"), values)
 
 
 async def same_wherever_it_breaks(
     job: Callable[[Plan], Awaitable[Any]],
-    fault: Fault | int,
+    fault: Fault,
     direction: Direction | None = None,
     kinds: Sequence[str] = (),
 ) -> None:
@@ -107,15 +107,14 @@ async def same_wherever_it_breaks(
 
     Args:
         job: Runs with a plan of faults, and returns what is to be the same.
-        fault: What happens to one packet. A number: what happens in that turn of `faults_at`.
+        fault: What happens to one packet.
         direction: Of the packets; None for both.
         kinds: Of the packets, of which each breaks once; none for the first and the last packet of every kind.
     """
     found = Found()
     expected = await job(found)
     places = [place for place in found.places(kinds) if direction in (None, place.direction)]
-    faults = {place: faults_at(place, fault) if isinstance(fault, int) else [fault] for place in places}
-    plans = [BreakAt(each, place) for place in places for each in faults[place]]
+    plans = [BreakAt(fault, place) for place in places]
     for plan, result in zip(plans, await asyncio.gather(*map(job, plans)), strict=True):
         assert result == expected, plan
     first = [plan for plan in plans if not plan.place.earlier and (kinds or plan.place.kind not in OWN_ACCORD)]

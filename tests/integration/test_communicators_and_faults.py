@@ -27,7 +27,7 @@ async def job(plan: Plan) -> list[Any]:
         clients = [await stack.enter_async_context(tc.connect(each)) for each in lines]
         team = await asyncio.gather(*(each.communicator("team", 2, rank=rank) for rank, each in enumerate(clients)))
         found: list[Any] = []
-        for step in range(3):
+        for step in range(2):
             sums = await asyncio.gather(*(each.all_reduce(10**step) for each in team))
             values = await asyncio.gather(*(each.all_gather(torch.tensor([step, each.rank])) for each in team))
             found.append((sums, [[value.tolist() for value in each] for each in values]))
@@ -41,7 +41,7 @@ async def job(plan: Plan) -> list[Any]:
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_call_counts_once_wherever_the_stream_breaks(fault: Fault, direction: Direction) -> None:
     expected = await job(no_fault)
-    assert [each[0] for each in expected[::2]] == [[2, 2], [20, 20], [200, 200]]
+    assert [each[0] for each in expected[::2]] == [[2, 2], [20, 20]]
     await same_wherever_it_breaks(job, fault, direction)
 
 

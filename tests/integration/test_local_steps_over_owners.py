@@ -101,7 +101,7 @@ async def test_rounds_equal_the_algorithm_written_out(
 ) -> None:
     async with trainers(3, method, places, inner, compress=compress) as (servers, group):
         reference = Reference(plain(group[0]), method, 3, inner, compress)
-        for turn in range(3):
+        for turn in range(2):
             batches = data(3, method.every, turn)
             found = await train_all(group, batches)
             reference.round(batches)
@@ -317,10 +317,10 @@ async def test_what_makes_no_sense_is_refused() -> None:
         model.local_steps(sgd(model.parameters()), one.local.optimizer, every=2)  # nothing was changed before
 
 
-async def job(plan: Plan, broken: int) -> list[Any]:
+async def job(plan: Plan) -> list[Any]:
     """Two trainers of two rounds with a layer on each of two owners; the state in the end.
 
-    The plan breaks the stream between the first trainer and one of the owners. Sums are exact in every order.
+    The plan breaks a stream between the first trainer and an owner. Sums are exact in every order.
     """
     async with AsyncExitStack() as stack:
         connectors = []
@@ -334,7 +334,7 @@ async def job(plan: Plan, broken: int) -> list[Any]:
         for number in range(2):
             lines: list[Any] = [MemoryConnector(servicer.serve) for servicer in connectors]
             if number == 0:
-                lines[broken] = FaultyConnector(lines[broken], plan)
+                lines = [FaultyConnector(line, plan) for line in lines]
             ps = await stack.enter_async_context(tc.connect(*lines))
             nets = [await ps.module(AFFINE, 3, 3, name=f"net-{name}", seed=0, owner=name) for name in ("ps0", "ps1")]
             model = ps.replicas(nn.Sequential(*[await each.replica() for each in nets]))
@@ -348,7 +348,5 @@ async def job(plan: Plan, broken: int) -> list[Any]:
         return bits([states[0], [await net.state_dict() for net in nets], await local.optimizer.state_dict()])
 
 
-@pytest.mark.parametrize("fault", [Fault.CUT, Fault.CUT_AFTER])
-async def test_a_difference_counts_once_on_every_owner_wherever_the_stream_breaks(fault: Fault) -> None:
-    await same_wherever_it_breaks(lambda plan: job(plan, 0), fault, kinds=["add_gradients", "step"])
-    await same_wherever_it_breaks(lambda plan: job(plan, 1), fault, kinds=["hold", "settle"])
+async def test_a_difference_counts_once_on_every_owner_wherever_the_stream_breaks() -> None:
+    await same_wherever_it_breaks(job, Fault.CUT_AFTER, kinds=["add_gradients", "step", "hold", "settle"])

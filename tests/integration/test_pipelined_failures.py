@@ -25,7 +25,7 @@ from ps_wire.v1.frames_pb2 import Cancel, Frame, Request
 from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest
 from ps_wire.v1.values_pb2 import Handle, Nothing, Sequence, Value
 from tests.conftest import StartOwner
-from tests.integration.breaking import same_wherever_it_breaks
+from tests.integration.breaking import FAULTS, same_wherever_it_breaks
 from tests.integration.support import AFFINE, COUNTER, GATE, Cuttable, HandMade, bits, in_memory, until
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.grpc_stream import GrpcConnector
@@ -190,11 +190,8 @@ OF_CHAINS = ("call echo", "call add", "call fail", "call ", "call", "backward", 
 """Kinds of packets that chains change. `test_retries.py` has every fault at the others."""
 
 
-# Delivered and then broken is the hardest: both sides have something to hold.
-@pytest.mark.parametrize(
-    ("fault", "kinds"), [(Fault.CUT_AFTER, ()), (Fault.CUT, OF_CHAINS), (Fault.TWICE, OF_CHAINS)], ids=str
-)
-async def test_a_stream_may_break_at_any_packet(fault: Fault, kinds: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_a_stream_may_break_at_any_packet(fault: Fault) -> None:
     async def run(plan: Plan) -> list[Any]:
         async with in_memory() as owner:
             async with tc.connect(FaultyConnector(owner.connector(), plan)) as ps:
@@ -203,7 +200,7 @@ async def test_a_stream_may_break_at_any_packet(fault: Fault, kinds: tuple[str, 
                 await until(ps, lambda _: len(owner.engine.registry) <= 3)
             return found
 
-    await same_wherever_it_breaks(run, fault, kinds=kinds)
+    await same_wherever_it_breaks(run, fault, kinds=OF_CHAINS)
 
 
 async def test_a_chain_fails_when_its_owner_has_restarted(start_owner: StartOwner) -> None:

@@ -13,10 +13,10 @@ import torch
 from torch import optim
 
 import trainer_client as tc
-from tests.integration.breaking import same_wherever_it_breaks
+from tests.integration.breaking import for_each, same_wherever_it_breaks
 from tests.integration.restarting import Owner
 from tests.integration.support import AFFINE, bits, in_memory, until
-from trainer_client.transport.faulty import FaultyConnector, Plan
+from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 
 POLICIES: dict[str, tc.policies.Policy] = {
     "sync": tc.policies.Sync(2, "sum"),
@@ -72,10 +72,10 @@ async def job(policy: tc.policies.Policy, plan: Plan) -> list[Any]:
         return bits(state)
 
 
-@pytest.mark.parametrize(("turn", "policy"), list(enumerate(POLICIES.values())), ids=POLICIES.keys())
-async def test_a_step_counts_once_wherever_the_stream_breaks(turn: int, policy: tc.policies.Policy) -> None:
+@for_each(POLICIES, twice=["any"])
+async def test_a_step_counts_once_wherever_the_stream_breaks(policy: tc.policies.Policy, fault: Fault) -> None:
     # The first backward steps, too.
-    await same_wherever_it_breaks(lambda plan: job(policy, plan), turn, kinds=["step", "backward"])
+    await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=["step", "backward"])
 
 
 @pytest.fixture

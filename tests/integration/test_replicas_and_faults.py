@@ -13,11 +13,11 @@ from torch import optim
 
 import trainer_client as tc
 from ps_wire.compression.choice import Choice
-from tests.integration.breaking import same_wherever_it_breaks
+from tests.integration.breaking import for_each, same_wherever_it_breaks
 from tests.integration.restarting import Owner
 from tests.integration.support import AFFINE, bits, in_memory, until
 from tests.integration.test_policies_and_faults import POLICIES
-from trainer_client.transport.faulty import FaultyConnector, Plan
+from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 
 CASES: dict[str, tc.policies.Policy] = {"plain": tc.policies.Async(), **POLICIES}
 
@@ -48,9 +48,9 @@ async def job(policy: tc.policies.Policy, plan: Plan) -> list[Any]:
         return bits([states[0], await opts[1].state_dict()])
 
 
-@pytest.mark.parametrize(("turn", "policy"), list(enumerate(CASES.values())), ids=CASES.keys())
-async def test_a_push_counts_once_wherever_the_stream_breaks(turn: int, policy: tc.policies.Policy) -> None:
-    await same_wherever_it_breaks(lambda plan: job(policy, plan), turn, kinds=["push"])
+@for_each(CASES, twice=["plain", "sync"])
+async def test_a_push_counts_once_wherever_the_stream_breaks(policy: tc.policies.Policy, fault: Fault) -> None:
+    await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=["push"])
 
 
 async def test_a_replica_gets_the_parameters_of_a_restarted_owner(tmp_path: Path) -> None:

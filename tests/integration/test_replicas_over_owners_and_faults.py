@@ -17,14 +17,14 @@ from ps_service.requests.administration import evict_session
 from ps_service.rpc.servicer import Servicer
 from ps_wire.compression.choice import Choice
 from tests.integration import support
-from tests.integration.breaking import same_wherever_it_breaks
+from tests.integration.breaking import for_each, same_wherever_it_breaks
 from tests.integration.replicas_over_owners import Pusher, batches, begun, learn, local, same_everywhere
 from tests.integration.restarting import Owner
 from tests.integration.spanning import held, hosted
 from tests.integration.support import AFFINE, bits, until
 from tests.waiting import until as waiting_until
 from trainer_client.replicas.replica import Replicas
-from trainer_client.transport.faulty import FaultyConnector, Plan
+from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.in_process import MemoryConnector
 
 CASES: dict[str, tc.policies.Policy] = {
@@ -46,10 +46,10 @@ class Both(nn.Module):
         return found
 
 
-async def job(policy: tc.policies.Policy, plan: Plan, broken: int) -> list[Any]:
+async def job(policy: tc.policies.Policy, plan: Plan) -> list[Any]:
     """Two trainers push to two owners; the state in the end.
 
-    The plan breaks the stream between the first trainer and one of the owners. Sums are exact in every order.
+    The plan breaks a stream between the first trainer and an owner. Sums are exact in every order.
     """
     async with AsyncExitStack() as stack:
         connectors = []
@@ -63,7 +63,7 @@ async def job(policy: tc.policies.Policy, plan: Plan, broken: int) -> list[Any]:
         for number in range(2):
             lines: list[Any] = [MemoryConnector(servicer.serve) for servicer in connectors]
             if number == 0:
-                lines[broken] = FaultyConnector(lines[broken], plan)
+                lines = [FaultyConnector(line, plan) for line in lines]
             client = await stack.enter_async_context(tc.connect(*lines))
             nets = [await client.module(AFFINE, 3, 2, name=f"net{n}", seed=0, owner=n) for n in ("ps0", "ps1")]
             opt = await client.optimizer(
@@ -85,13 +85,13 @@ async def job(policy: tc.policies.Policy, plan: Plan, broken: int) -> list[Any]:
         return bits([states[0], [await net.state_dict() for net in nets], await opt.state_dict()])
 
 
-@pytest.mark.parametrize(("turn", "policy"), list(enumerate(CASES.values())), ids=CASES.keys())
+@for_each(CASES)
 async def test_a_push_counts_once_on_every_owner_wherever_the_stream_breaks(
-    turn: int, policy: tc.policies.Policy
+    policy: tc.policies.Policy, fault: Fault
 ) -> None:
-    # Of the owner that decides, and of the other.
-    await same_wherever_it_breaks(lambda plan: job(policy, plan, 0), turn, kinds=["add_gradients", "step", "pull"])
-    await same_wherever_it_breaks(lambda plan: job(policy, plan, 1), turn, kinds=["hold", "settle"])
+    # The owner that decides gets the step, and the other one what it is to hold and what was decided.
+    kinds = ["add_gradients", "step", "pull", "hold", "settle"]
+    await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=kinds)
 
 
 @pytest.fixture
@@ -105,8 +105,11 @@ async def pusher(stack: AsyncExitStack, places: list[Owner], policy: tc.policies
     return await begun(client, ["ps0", "ps1"], policy)
 
 
-@pytest.mark.parametrize("restarted", [(0,), (1,), (0, 1)], ids=str)
-@pytest.mark.parametrize("policy", [None, tc.policies.Sync(1)], ids=str)
+@pytest.mark.parametrize(
+    ("policy", "restarted"),
+    [(None, (0, 1)), (tc.policies.Sync(1), (0,)), (tc.policies.Sync(1), (1,))],
+    ids=["none-both", "sync-first", "sync-second"],
+)
 async def test_pushes_go_on_after_owners_have_restarted(
     places: list[Owner], policy: tc.policies.Policy | None, restarted: tuple[int, ...]
 ) -> None:

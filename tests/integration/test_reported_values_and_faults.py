@@ -6,15 +6,14 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
-import pytest
 import torch
 from torch import optim
 
 import trainer_client as tc
-from tests.integration.breaking import no_fault, same_wherever_it_breaks
+from tests.integration.breaking import for_each, no_fault, same_wherever_it_breaks
 from tests.integration.support import AFFINE, in_memory
 from tests.integration.test_replicas_and_faults import CASES
-from trainer_client.transport.faulty import FaultyConnector, Plan
+from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 
 
 async def job(policy: tc.policies.Policy, plan: Plan) -> list[Any]:
@@ -45,7 +44,7 @@ async def job(policy: tc.policies.Policy, plan: Plan) -> list[Any]:
         return sorted(read.items())
 
 
-@pytest.mark.parametrize(("turn", "policy"), list(enumerate(CASES.values())), ids=CASES.keys())
-async def test_values_count_once_wherever_the_stream_breaks(turn: int, policy: tc.policies.Policy) -> None:
+@for_each(CASES)
+async def test_values_count_once_wherever_the_stream_breaks(policy: tc.policies.Policy, fault: Fault) -> None:
     assert await job(policy, no_fault) == [("n", 4), ("where", 22)]
-    await same_wherever_it_breaks(lambda plan: job(policy, plan), turn, kinds=["push", "reported"])
+    await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=["push", "reported"])

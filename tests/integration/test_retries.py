@@ -65,7 +65,7 @@ async def test_a_stream_may_break_at_any_packet(fault: Fault, direction: Directi
     await same_wherever_it_breaks(result, fault, direction)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 async def test_a_stream_may_break_again_and_again(seed: int) -> None:
     chance = random.Random(seed)
     struck = 0
@@ -87,7 +87,7 @@ async def test_large_messages_may_break_in_the_middle(direction: Direction) -> N
     value = torch.arange(1 << 20, dtype=torch.float32)
     async with in_memory() as owner, tc.connect(owner.connector()) as watching:
         counter = await watching.create(COUNTER)
-        for fault, index in itertools.product(FAULTS, range(2, 7)):
+        for fault, index in itertools.product(FAULTS, (2, 4, 6)):
             plan = BreakOnce(fault, direction, index)
             line = FaultyConnector(owner.connector(), plan)
             async with tc.connect(line) as ps:
@@ -95,7 +95,7 @@ async def test_large_messages_may_break_in_the_middle(direction: Direction) -> N
                 echoed, count = await asyncio.gather(there.echo([value, value[:5]]), there.add())
                 assert torch.equal(echoed[0], value) and torch.equal(echoed[1], value[:5])
                 assert plan.hit and line.connections >= 2 - (fault is Fault.TWICE)
-        assert await counter.get() == count == 15
+        assert await counter.get() == count == 9
 
 
 async def over(address: str, plan: Plan, transport: str) -> tuple[list[Any], int]:
@@ -113,7 +113,7 @@ async def test_a_real_connection_may_break_too(direction: Direction, transport: 
     async with serving() as owner:
         expected, _ = await over(owner.address, no_fault, transport)
         # Over the three transports together, every fault at every one of these packets.
-        for turn, index in enumerate((0, 1, 2, 4, 7, 12, 17), start=list(TRANSPORTS).index(transport)):
+        for turn, index in enumerate((0, 1, 4, 12), start=list(TRANSPORTS).index(transport)):
             fault = FAULTS[turn % len(FAULTS)]
             plan = BreakOnce(fault, direction, index)
             result, connections = await over(owner.address, plan, transport)
@@ -166,7 +166,7 @@ async def test_bookkeeping_does_not_grow_with_the_life_of_a_session() -> None:
     async with in_memory() as owner, tc.connect(owner.connector()) as ps:
         counter = await ps.create(COUNTER)
         net = await ps.module(torch.nn.Identity)
-        for turn in range(300):
+        for turn in range(100):
             await ps.status()
             await counter.add()
             ps.status().cancel()

@@ -13,7 +13,7 @@ from torch import nn, optim
 import trainer_client as tc
 from ps_service.server import Server
 from tests.integration import spanning
-from tests.integration.breaking import FAULTS, no_fault, same_wherever_it_breaks
+from tests.integration.breaking import for_each, no_fault, same_wherever_it_breaks
 from tests.integration.support import AFFINE, in_memory
 from tests.training import apart, training
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
@@ -135,8 +135,7 @@ async def job(policy: tc.policies.Policy | None, plan: Plan) -> list[Any]:
         return sorted((await trainers[1].opt.values()).items())
 
 
-@POLICIES
-@pytest.mark.parametrize("fault", FAULTS)
+@for_each({"at once": None, "sync": tc.policies.Sync(2)})
 async def test_values_count_once_wherever_the_stream_breaks(policy: tc.policies.Policy | None, fault: Fault) -> None:
     assert await job(policy, no_fault) == [("n", 4)]
     await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=["backward", "step"])
