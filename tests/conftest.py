@@ -6,6 +6,7 @@ import asyncio
 import faulthandler
 import gc
 import json
+import logging
 import os
 import random
 import signal
@@ -89,6 +90,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Keeps what all tests share, half a million objects, out of every search for garbage from here on."""
+    # pytest gives its handlers to each logger that keeps its messages, three times a test: torch has 50 of them.
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.startswith("torch"):
+            logger.propagate = True
     gc.freeze()
     gc.enable()
 

@@ -21,9 +21,13 @@ from tests.ps_wire.codec.test_trees import Turned
 from tests.training import MODELS, pins, same, same_gradients, training, twin
 
 
-@pytest.mark.parametrize("names", [("ps0",), ("ps0", "ps1")], ids=["one owner", "two owners"])
-@pytest.mark.parametrize("together", [True, False], ids=["gathered", "one after the other"])
-@pytest.mark.parametrize("graded", [True, False], ids=["inputs want gradients", "inputs want none"])
+@pytest.mark.parametrize(
+    ("names", "together", "graded"),
+    [
+        *((("ps0",), True, True), (("ps0",), False, False)),
+        *((("ps0", "ps1"), True, False), (("ps0", "ps1"), False, True)),
+    ],
+)
 async def test_independent_branches_run_their_backward_together(
     names: tuple[str, ...], together: bool, graded: bool, request: pytest.FixtureRequest
 ) -> None:
@@ -293,8 +297,13 @@ async def test_checkpointed_local_parts_get_their_gradients() -> None:
             await same_gradients(ctx, [(net, local)], {name: (p, p) for name, p in part.named_parameters()})
 
 
-@pytest.mark.parametrize("cls", ["torch.nn.LSTM", "torch.nn.Linear", f"{MODELS}.Normed", f"{MODELS}.Watched"])
-@pytest.mark.parametrize("use", ["propagated", "awaited", "never awaited"])
+@pytest.mark.parametrize(
+    ("cls", "use"),
+    [
+        *((cls, "propagated") for cls in ("torch.nn.LSTM", "torch.nn.Linear", f"{MODELS}.Normed", f"{MODELS}.Watched")),
+        *((cls, use) for cls in ("torch.nn.Linear", f"{MODELS}.Watched") for use in ("awaited", "never awaited")),
+    ],
+)
 async def test_nothing_of_a_pass_outlives_it(cls: str, use: str) -> None:
     async with training() as ((server,), ps):
         net = await ps.module(cls, *([4, 4] if cls.startswith("torch") else [4]))

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import grpc
@@ -156,9 +157,9 @@ async def test_bytes_that_are_no_frame_end_their_stream_only() -> None:
     chance = random.Random(0)
     async with trained_meanwhile() as owner:
         corpus = [b"\xff", b"\x00" * 20, b"\x0a" + b"\xff" * 9, b"\x7a\xff\xff\xff\xff\x0f", b"GET / HTTP/1.1\r\n\r\n"]
-        corpus += [chance.randbytes(chance.randrange(1, 60)) for _ in range(60)]
+        corpus += [chance.randbytes(chance.randrange(1, 60)) for _ in range(20)]
         corpus += [request[: chance.randrange(1, len(request))] for _ in range(20)]
-        for _ in range(60):
+        for _ in range(25):
             spoiled = bytearray(request)
             for _ in range(chance.randrange(1, 4)):
                 spoiled[chance.randrange(len(spoiled))] = chance.randrange(256)
@@ -229,21 +230,22 @@ BAD_VALUES: list[tuple[str, Value, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("value", "words"), [row[1:] for row in BAD_VALUES], ids=[row[0] for row in BAD_VALUES])
-async def test_values_that_make_no_sense_are_typed_errors(value: Value, words: str) -> None:
+async def test_values_that_make_no_sense_are_typed_errors() -> None:
     async with serving() as owner, tc.connect(owner.address) as ps:
         counter = await ps.create(COUNTER, name="counter")
         before = fingerprint(owner.engine)
         stream = await HandMade.greeted(GrpcConnector(owner.address))
-        for number, argument in enumerate([value, Value(list=Sequence(items=[value]))], start=1):
-            frame = echo_of(counter.ref.to_message())
-            frame.number = number
-            frame.request.call.args.tuple.items.append(argument)
-            await stream.send(frame)
-            error = (await stream.receive()).reply.error
-            assert error.code not in (0, ErrorCode.ERROR_INTERNAL, ErrorCode.ERROR_REMOTE), error
-            assert re.search(words, error.message), error
-        assert fingerprint(owner.engine) == before
+        numbers = count(1)
+        for name, value, words in BAD_VALUES:
+            for argument in (value, Value(list=Sequence(items=[value]))):
+                frame = echo_of(counter.ref.to_message())
+                frame.number = next(numbers)
+                frame.request.call.args.tuple.items.append(argument)
+                await stream.send(frame)
+                error = (await stream.receive()).reply.error
+                assert error.code not in (0, ErrorCode.ERROR_INTERNAL, ErrorCode.ERROR_REMOTE), (name, error)
+                assert re.search(words, error.message), (name, error)
+            assert fingerprint(owner.engine) == before, name
         assert await counter.add() == 1
 
 

@@ -178,7 +178,7 @@ async def test_random_collectives_do_what_a_plain_reference_does() -> None:
                 await each.leave()
             assert owner.engine.communicators.nbytes == 0 and not owner.engine.communicators._present
 
-        @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
         @given(programs(), st.booleans())
         def check(made: tuple[int, list[tuple[str, int, list[Any]]]], ahead: bool) -> None:
             asyncio.run_coroutine_threadsafe(run(*made, ahead), loop).result(60)

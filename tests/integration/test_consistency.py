@@ -69,8 +69,7 @@ async def _step(ps: tc.Client, net: tc.RemoteModule, opt: tc.DistributedOptimize
         await opt.step(ctx)
 
 
-@pytest.mark.parametrize("cls", [optim.SGD, optim.Adam])
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize(("make", "cls"), [*((make, optim.SGD) for make in MAKES), (next(iter(MAKES)), optim.Adam)])
 async def test_a_pass_keeps_the_numbers_it_began_with(
     trainers: Trainers, make: str, cls: type[optim.Optimizer]
 ) -> None:
@@ -297,7 +296,7 @@ async def test_no_forward_sees_half_a_step(trainers: Trainers) -> None:
             same(found[net.parameter("second")], wanted[2], number)
             await opts[trainer].step(ctx)
 
-    await asyncio.gather(*(run(trainer, number) for number in range(20) for trainer in (0, 1)))
+    await asyncio.gather(*(run(trainer, number) for number in range(10) for trainer in (0, 1)))
     state = await nets[0].state_dict()
     assert torch.equal(state["first"], state["second"])
     assert not torch.equal(state["first"], torch.eye(40))

@@ -121,14 +121,14 @@ async def test_steps_of_several_trainers_are_all_applied(owner: Server) -> None:
         async with tc.connect(owner.address) as ps:
             net = await layers(ps)
             opt = await ps.optimizer(torch.optim.SGD, [p for layer in net for p in layer.parameters()], lr=0.01)
-            for i in range(20):
+            for i in range(8):
                 await one_pass(ps, net, opt, batch(100 * seed + i))
 
     await asyncio.gather(*map(train, range(3)))
     async with tc.connect(owner.address) as ps:
         (first, *_) = await layers(ps)
         parameters = owner.engine.registry.find(first.ref).value.parameters()
-        assert {owner.engine.parameter_locks.state(each).steps for each in parameters} == {60}
+        assert {owner.engine.parameter_locks.state(each).steps for each in parameters} == {24}
 
 
 async def test_a_checkpoint_brings_modules_and_optimizers_back_to_the_device(

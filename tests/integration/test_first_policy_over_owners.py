@@ -37,9 +37,8 @@ async def values(trainer: Trainer) -> list[torch.Tensor]:
     return [each for net in trainer.nets for each in (await net.state_dict()).values()]
 
 
-@pytest.mark.parametrize("places", [2, 3])
-async def test_all_trainers_take_part_in_rounds_from_their_next_step(places: int) -> None:
-    async with trainers(3, None, places) as (servers, group):
+async def test_all_trainers_take_part_in_rounds_from_their_next_step() -> None:
+    async with trainers(3, None, 3) as (servers, group):
         net, opt = await local(group[0])
         for trainer, x in zip(group, batches(3), strict=True):
             await trainer.step(x)
@@ -68,28 +67,29 @@ async def constant(trainer: Trainer, steps: int, answers: list[tc.Stepped]) -> N
             answers.append(await trainer.opt.step(ctx))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 2])
 async def test_steps_that_are_under_way_count_once_on_every_owner(seed: int) -> None:
-    async with trainers(4, None, 2, lr=1.0, momentum=0.0) as (servers, group):
+    async with trainers(3, None, 2, lr=1.0, momentum=0.0) as (servers, group):
         before = await values(group[0])
         answers: list[tc.Stepped] = []
-        training = [asyncio.create_task(constant(each, 12, answers)) for each in group]
+        training = [asyncio.create_task(constant(each, 8, answers)) for each in group]
         await until(lambda: len(answers) > 3 * seed)
         # Two at once, with different policies: one of them is last.
         first, second = tc.policies.Async(tc.policies.Reject(1000)), tc.policies.Async(tc.policies.Reject(2000))
         await together(group[0].opt.set_policy(first), group[seed].opt.set_policy(second))
         await asyncio.gather(*training)
-        assert len(answers) == 48
+        assert len(answers) == 24
         # A step of one of them brings what was decided to both owners.
         await constant(group[0], 1, answers)
         for now, then in zip(await values(group[0]), before, strict=True):
-            torch.testing.assert_close(then - now, torch.full_like(now, 49.0))
-        assert len({hosted(server).version for server in servers}) == 1 and hosted(servers[0]).version == 49
+            torch.testing.assert_close(then - now, torch.full_like(now, 25.0))
+        assert len({hosted(server).version for server in servers}) == 1 and hosted(servers[0]).version == 25
         assert not held(servers[1])
 
 
-@pytest.mark.parametrize("reached", ["ps0", "ps1"])
-@pytest.mark.parametrize("way", ["step", "with a scaler", "made again"])
+@pytest.mark.parametrize(
+    ("reached", "way"), [("ps0", "step"), ("ps1", "step"), ("ps1", "with a scaler"), ("ps0", "made again")]
+)
 async def test_a_trainer_finishes_what_another_has_begun_and_not_ended(reached: str, way: str) -> None:
     async with trainers(2, None) as (servers, (one, two)):
         net, opt = await local(one)
@@ -144,7 +144,7 @@ async def test_no_round_waits_for_a_trainer_that_leaves_before_it_knows_of_round
         assert [each.counted for each in found] == [2, 2]
 
 
-@pytest.mark.parametrize("restarted", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("restarted", [(0,), (1,)], ids=str)
 async def test_rounds_go_on_after_a_restart(tmp_path: Path, restarted: tuple[int, ...]) -> None:
     async with Owner(tmp_path / "0", "ps0") as first, Owner(tmp_path / "1", "ps1") as second:
         places = [first, second]

@@ -10,14 +10,15 @@ from contextlib import aclosing
 import pytest
 
 import trainer_client as tc
+from ps_service.server import Server
 from ps_wire.shared_memory.hosts import host_id
-from tests.conftest import ROOT, OwnerProcess
+from tests.conftest import ROOT
 from tests.forking.process import Forking
 
 pytestmark = pytest.mark.skipif(not host_id(), reason="shared memory needs Linux")
 
 
-async def told(forking: Forking, owner: OwnerProcess, what: str) -> list[str]:
+async def told(forking: Forking, owner: Server, what: str) -> list[str]:
     """What the job found, line by line; it must end by itself and in order."""
     variables = {name: value for name, value in os.environ.items() if "GRPC" not in name}
     command = ("tests.integration.forking_job", owner.address, what)
@@ -28,13 +29,11 @@ async def told(forking: Forking, owner: OwnerProcess, what: str) -> list[str]:
     return out.decode().splitlines()
 
 
-async def test_the_workers_of_a_data_loader_live(forking: Forking, owner_process: OwnerProcess) -> None:
-    assert await told(forking, owner_process, "loaders") == ["equal True"]
+async def test_the_workers_of_a_data_loader_live(forking: Forking, owner: Server) -> None:
+    assert await told(forking, owner, "loaders") == ["equal True"]
 
 
-async def test_a_child_is_told_at_once_that_its_parent_s_client_is_of_no_use(
-    forking: Forking, owner_process: OwnerProcess
-) -> None:
+async def test_a_child_is_told_at_once_that_its_parent_s_client_is_of_no_use(forking: Forking, owner: Server) -> None:
     expected = [
         "call ClosedError soon",
         "pending ClosedError soon",
@@ -46,20 +45,20 @@ async def test_a_child_is_told_at_once_that_its_parent_s_client_is_of_no_use(
         "parent 1 None through 100000.0",
         "sessions 1 objects 2 shared_memory",
     ]
-    lines = await told(forking, owner_process, "blocking")
+    lines = await told(forking, owner, "blocking")
     assert lines == [*expected[:-1], expected[-1] + " 1", *expected[:-1], expected[-1] + " 0"]
-    lines = await told(forking, owner_process, "awaiting")
+    lines = await told(forking, owner, "awaiting")
     assert lines == ["call ClosedError soon", "child ended with 0", "parent 1 2", "sessions 1"] * 2
-    async with tc.connect(owner_process.address) as ps:
+    async with tc.connect(owner.address) as ps:
         status = await ps.status()
         assert (status.sessions, len(status.objects)) == (1, 0)
 
 
 async def test_a_child_that_was_forked_before_may_connect_and_later_ones_keep_their_tensors(
-    forking: Forking, owner_process: OwnerProcess
+    forking: Forking, owner: Server
 ) -> None:
     connected = ["child 3", "child ended with 0", "parent 4"]
-    assert await told(forking, owner_process, "children") == [*connected, "child sees 7.0 7.0"]
+    assert await told(forking, owner, "children") == [*connected, "child sees 7.0 7.0"]
 
 
 WATCH = """

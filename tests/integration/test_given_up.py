@@ -82,7 +82,7 @@ async def test_a_request_cancelled_without_a_connection_leaves_nothing(what: str
     async with trained() as (owner, line, plan, ps, net):
         await ps.status()
         before = held(owner)
-        for _ in range(5):
+        for _ in range(3):
             line.plugged, plan.armed = False, True
             asked = REQUESTS[what](ps, net)
             waiting = asyncio.create_task(_outcome(asked))

@@ -83,7 +83,11 @@ def batches(parts: int) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize(
+    ("model", "clips"),
+    [("both", False), ("both", True), ("owners", False), ("one", True), ("here", False)],
+    indirect=["model"],
+)
 async def test_training_is_that_of_a_local_scaler(model: Model, clips: bool) -> None:
     # A factor that is no power of two, so that every multiplication rounds.
     ours, local = (scaler(init_scale=1000.0, growth_factor=1.7, backoff_factor=0.3) for _ in range(2))

@@ -16,8 +16,7 @@ WAYS = ["names", "id", "ids", "global table", "table", "set"]
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("when", ["early", "late"])
+@pytest.mark.parametrize(("way", "when"), [(way, ("early", "late")[n % 2]) for n, way in enumerate(WAYS)])
 async def test_modules_that_store_their_identities_train_as_they_do_locally(
     unusual: tuple[Server, tc.Client], way: str, when: str
 ) -> None:

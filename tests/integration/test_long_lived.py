@@ -222,7 +222,7 @@ def no_records(caplog: pytest.LogCaptureFixture) -> None:
 async def test_short_sessions_leave_nothing_behind() -> None:
     async with in_memory(Limits(lease_seconds=0.0)) as owner, tc.connect(owner.connector()) as watch:
         sweep = owner.servicer.session_handlers.sweep
-        await Visitors(owner.engine, owner.connector, watch, sweep).nothing_grew(32, 96)
+        await Visitors(owner.engine, owner.connector, watch, sweep).nothing_grew(24, 72)
 
 
 @pytest.mark.usefixtures("no_samples", "no_records")
@@ -231,4 +231,4 @@ async def test_short_sessions_over_grpc_leave_nothing_behind(monkeypatch: pytest
     monkeypatch.setattr(listener, "_TOKEN_SECONDS", 1.0)
     async with serving(Limits(lease_seconds=0.1)) as owner, tc.connect(owner.address) as watch:
         visitors = Visitors(owner.engine, lambda: GrpcConnector(owner.address), watch, sweep=lambda: None)
-        await visitors.nothing_grew(32, 96)
+        await visitors.nothing_grew(24, 72)

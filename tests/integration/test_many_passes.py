@@ -68,7 +68,7 @@ async def test_thousands_of_tensors_that_fit_into_no_segment_arrive(
     small = await start_owner("small", limits=Limits(max_segment_bytes=MIB // 4))
     async with tc.connect(small.address, **TRANSPORTS[transport]) as ps:
         counter = await ps.create(COUNTER)
-        sent = [torch.full((numbers,), float(number)) for number in range(3000)]
+        sent = [torch.full((numbers,), float(number)) for number in range(2000)]
         async with asyncio.timeout(60):
             came = await counter.echo(sent)
         assert all(torch.equal(left, right) for left, right in zip(sent, came, strict=True))

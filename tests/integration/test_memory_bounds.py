@@ -14,7 +14,7 @@ from ps_wire.limits import MIB
 from ps_wire.status import OwnerStatus
 from tests.forking.process import Forking
 from tests.integration.test_idle_memory import shared
-from tests.owner_processes import StartOwner, owner_processes
+from tests.owner_processes import StartOwner, forked_owners
 from tests.transports import TRANSPORTS
 
 # Eight MiB.
@@ -77,8 +77,8 @@ async def status_when(ps: tc.Client, so: Callable[[OwnerStatus], bool]) -> Owner
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[StartOwner]:
-    async with owner_processes() as start:
+async def start(forking: Forking) -> AsyncIterator[StartOwner]:
+    async with forked_owners(forking) as start:
         yield start
 
 

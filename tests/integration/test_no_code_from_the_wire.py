@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ FORBIDDEN_MODULES = {
     *("importlib", "pkgutil", "yaml", "subprocess", "joblib"),
 }
 FORBIDDEN_ATTRIBUTES = {("torch", "load"), ("torch", "save"), ("torch", "package"), ("torch", "jit"), ("os", "system")}
+_WORDS = "|".join({*FORBIDDEN_NAMES, *FORBIDDEN_MODULES, *(name for _, name in FORBIDDEN_ATTRIBUTES)})
+WORDS = re.compile(rf"\b(?:{_WORDS})\b|\bsys\s*\.\s*modules\b")
+"""One of them is in whatever `dangerous` finds."""
 ALLOWED = {
     # The release of the package itself.
     ("ps_wire/release.py", "importlib.metadata"),
@@ -104,8 +108,10 @@ def modules() -> list[Path]:
 
 
 def test_no_module_can_run_code_that_it_was_sent() -> None:
-    places = {path.relative_to(ROOT).as_posix(): path for path in modules()}
-    found = {(place, each) for place, path in places.items() for each in dangerous(ast.parse(path.read_text()))}
+    places = {path.relative_to(ROOT).as_posix(): path.read_text() for path in modules()}
+    # Most have none of the words, and need not be parsed.
+    suspect = {place: text for place, text in places.items() if WORDS.search(text)}
+    found = {(place, each) for place, text in suspect.items() for each in dangerous(ast.parse(text))}
     assert len(places) > 450 and found - ALLOWED == set()
 
 
@@ -141,4 +147,4 @@ def dangerous(tree: ast.AST) -> Iterator[str]:
     ],
 )
 def test_the_search_finds_forbidden_calls(source: str) -> None:
-    assert list(dangerous(ast.parse(source)))
+    assert WORDS.search(source) and list(dangerous(ast.parse(source)))

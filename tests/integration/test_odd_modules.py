@@ -23,8 +23,9 @@ async def test_whatever_leads_to_a_parameter_is_followed(unusual: tuple[Server, 
     await beside_local("Odd", (way,), models=odd_structure, ps=unusual[1])
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("whole", [True, False], ids=["whole", "in part"])
+@pytest.mark.parametrize(
+    ("backend", "whole"), [("aot_eager", True), ("eager", False)], ids=["whole, aot_eager", "in part, eager"]
+)
 async def test_compiled_modules_train(backend: str, whole: bool) -> None:
     await beside_local("Compiled", (backend, whole))
 

@@ -17,7 +17,7 @@ from tests.graph_models import product
 from tests.training import identical, training, twin
 
 SIZE, BATCH = 8, 5
-CALLS, TRIALS = 6, 12
+CALLS, TRIALS = 6, 6
 
 
 def inputs(count: int = CALLS) -> list[torch.Tensor]:

@@ -19,7 +19,7 @@ import trainer_client as tc
 from tests.graph_models import DTYPE, SIZE, Mix, Spoils
 from tests.training import same, same_gradients, twin
 
-GRAPHS = 30
+GRAPHS = 12
 ROWS = 3
 
 

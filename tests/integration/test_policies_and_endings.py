@@ -88,9 +88,13 @@ async def test_no_round_waits_for_a_trainer_whose_session_ends_while_it_offers(m
 
 
 @pytest.mark.parametrize(
-    "policy", [tc.policies.Sync(3), tc.policies.BoundedStaleness(0), tc.policies.Quorum(2, of=3)], ids=str
+    ("policy", "name"),
+    [
+        *((tc.policies.Sync(3), name) for name in ("net", "net.optimizer")),
+        *((policy, "net.optimizer") for policy in (tc.policies.BoundedStaleness(0), tc.policies.Quorum(2, of=3))),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("name", ["net", "net.optimizer"])
 async def test_steps_that_wait_end_with_their_optimizer(policy: tc.policies.Policy, name: str) -> None:
     async with trainers(3, policy) as (server, (one, other, _)):
         aggregator = hosted(server).aggregator

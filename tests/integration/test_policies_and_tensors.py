@@ -52,7 +52,7 @@ POLICIES = [
 
 @pytest.mark.parametrize(
     ("policy", "dense"),
-    [*((POLICIES[0], dense) for dense in ((), (0, 1, 2))), *((policy, (at,)) for policy in POLICIES for at in (0, 2))],
+    [*((POLICIES[0], dense) for dense in ((), (0, 1, 2), (0,))), *((policy, (2,)) for policy in POLICIES)],
     ids=str,
 )
 async def test_sparse_and_dense_gradients_of_one_round_add_up(

@@ -20,9 +20,7 @@ def learn(net: nn.Module, opt: optim.Optimizer, x: torch.Tensor, factor: float =
     opt.step()
 
 
-@pytest.mark.parametrize(
-    ("places", "reduce", "joined"), [(2, "mean", False), (2, "sum", True), (3, "mean", True), (3, "sum", False)]
-)
+@pytest.mark.parametrize(("places", "reduce", "joined"), [(2, "mean", True), (3, "sum", False)])
 async def test_sync_steps_are_those_of_one_process_with_the_whole_batch(places: int, reduce: str, joined: bool) -> None:
     async with trainers(3, tc.policies.Sync(3, reduce), places) as (servers, group):  # type: ignore[arg-type]
         net, opt = await local(group[0])
@@ -59,14 +57,13 @@ async def test_one_trainer_alone_trains_as_locally_under_every_policy(policy: tc
     [
         tc.policies.BoundedStaleness(2),
         tc.policies.Async(tc.policies.Scale()),
-        tc.policies.Async(),
         tc.policies.Quorum(3, of=3),
     ],
     ids=str,
 )
 async def test_all_owners_have_made_the_same_steps(policy: tc.policies.Policy) -> None:
     async with trainers(3, policy, 3) as (servers, group):
-        for seed in range(1, 4):
+        for seed in range(1, 3):
             await together(*(each.step(x) for each, x in zip(group, batches(3 * seed)[-3:], strict=True)))
         # Each trainer brings what was decided by then.
         assert len({hosted(server).version for server in servers}) == 1

@@ -24,12 +24,7 @@ MANY = 20
 
 @pytest.mark.parametrize(
     "policy",
-    [
-        tc.policies.Sync(MANY),
-        tc.policies.Sync(MANY, "sum"),
-        tc.policies.Quorum(MANY, of=MANY),
-        tc.policies.Quorum(MANY),
-    ],
+    [tc.policies.Sync(MANY, "sum"), tc.policies.Quorum(MANY)],
     ids=str,
 )
 async def test_twenty_trainers_come_and_step_at_once(policy: tc.policies.Policy) -> None:

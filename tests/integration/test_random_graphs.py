@@ -24,7 +24,7 @@ from tests import graph_models
 from tests.graph_models import DTYPE, SIZE
 from tests.training import same, same_gradients, twin
 
-GRAPHS = 40
+GRAPHS = 24
 BATCH, ROWS = 3, 6
 MODELS = "tests.graph_models"
 _modules = {"torch.nn": nn, MODELS: graph_models}
@@ -239,7 +239,7 @@ def test_the_graphs_have_everything() -> None:
     wanted = {*KINDS, *_OPERATIONS, "call", "together", "local", "hook", "+=", "no_grad", "twice", "retained"}
     wanted |= {"1 owners", "2 owners", "1 roots", "2 roots", "3 roots"}
     assert set(seen) == wanted
-    assert min(seen.values()) >= 4, seen
+    assert min(seen.values()) >= 2, seen
 
 
 async def _pair(ps: tc.Client, kind: str, owner: int) -> tuple[tc.RemoteModule, nn.Module]:

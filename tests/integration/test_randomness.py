@@ -98,7 +98,7 @@ async def test_a_seeded_program_is_the_same_beside_other_trainers() -> None:
         stop = asyncio.Event()
         disturbance = asyncio.create_task(disturbed(other, stop))
         async with tc.connect(server.address) as ps:
-            for _ in range(4):
+            for _ in range(2):
                 assert identical(await run(ps, 7), alone)
             another, unseeded = await run(ps, 8), await run(ps, None)
             ps.manual_seed(None)

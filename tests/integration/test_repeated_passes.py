@@ -184,9 +184,7 @@ async def test_an_attempt_after_several_others_counts_once(pair: tc.Client) -> N
     [
         ("values", None),
         ("tables", None),
-        ("values", tc.policies.Async()),
         ("values", tc.policies.Sync(trainers=1)),
-        ("values", tc.policies.Quorum(1)),
         ("tables", tc.policies.Sync(trainers=1)),
     ],
     ids=str,

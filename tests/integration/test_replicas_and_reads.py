@@ -107,9 +107,10 @@ async def train(codec: Any, lr: float, feedback: bool = True) -> float:
         return float((replica.module.weight.detach() - target).norm() / target.norm())
 
 
-@pytest.mark.parametrize("codec", [tc.codecs.FP16(), tc.codecs.BF16(), tc.codecs.Int8()], ids=str)
-async def test_nearly_exact_codecs_train_like_none(codec: Any) -> None:
-    assert abs(await train(codec, lr=0.02) - await train(None, lr=0.02)) < 0.01
+async def test_nearly_exact_codecs_train_like_none() -> None:
+    plain = await train(None, lr=0.02)
+    for codec in (tc.codecs.FP16(), tc.codecs.BF16(), tc.codecs.Int8()):
+        assert abs(await train(codec, lr=0.02) - plain) < 0.01, codec
 
 
 async def test_error_feedback_sends_later_what_was_left_out() -> None:

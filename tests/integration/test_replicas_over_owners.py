@@ -25,8 +25,8 @@ PLACES = [("ps0", "ps1"), ("ps0", "ps0"), ("ps0", "ps1", "ps0", "ps2")]
 @pytest.mark.parametrize(
     ("policy", "places"),
     [
-        *((None, places) for places in PLACES),
-        *((tc.policies.Sync(1), places) for places in PLACES[1:]),
+        *((None, places) for places in PLACES[:2]),
+        (tc.policies.Sync(1), PLACES[1]),
         (tc.policies.BoundedStaleness(3), PLACES[2]),
         (tc.policies.Quorum(1, of=1), PLACES[0]),
     ],
@@ -46,8 +46,7 @@ async def test_pushes_train_like_local_torch(policy: tc.policies.Policy | None, 
         await until(lambda: not any(len(server.engine.contexts) for server in servers))
 
 
-@pytest.mark.parametrize("reduce", ["mean", "sum"])
-@pytest.mark.parametrize("policy", ["sync", "quorum"])
+@pytest.mark.parametrize(("policy", "reduce"), [("sync", "mean"), ("quorum", "sum")])
 async def test_rounds_of_three_trainers_equal_one_process_with_the_whole_batch(policy: str, reduce: str) -> None:
     made: tc.policies.Policy = (
         tc.policies.Sync(3, reduce) if policy == "sync" else tc.policies.Quorum(3, of=3, reduce=reduce)
@@ -68,7 +67,7 @@ async def test_rounds_of_three_trainers_equal_one_process_with_the_whole_batch(p
 
 @pytest.mark.parametrize(
     "policy",
-    [tc.policies.BoundedStaleness(2), tc.policies.Async(tc.policies.Scale()), tc.policies.Async(tc.policies.Reject(9))],
+    [tc.policies.BoundedStaleness(2), tc.policies.Async(tc.policies.Scale())],
     ids=str,
 )
 async def test_all_owners_take_the_same_gradients_in_the_same_order(policy: tc.policies.Policy) -> None:

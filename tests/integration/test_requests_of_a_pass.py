@@ -108,8 +108,9 @@ def requests(server: Server) -> Counter[str]:
     return Counter({name: count.durations.count for name, count in counts.items() if name != "status"})
 
 
-@pytest.mark.parametrize(("kept", "backwards"), [(False, 2), (True, 1)], ids=["call by call", "kept"])
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    ("kept", "backwards", "sparse"), [(False, 2, True), (True, 1, False)], ids=["call by call, sparse", "kept, dense"]
+)
 async def test_calls_of_one_owner_share_backward_requests(kept: bool, backwards: int, sparse: bool) -> None:
     async with training() as ((server,), ps):
         model = await Recommender.make(ps, "ps0", sparse=sparse)
@@ -177,17 +178,17 @@ async def trained(sparse: bool, score: Callable[[Recommender, int], Awaitable[to
     return found[WARM:]
 
 
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-async def test_a_pipelined_pass_is_four_requests_and_two_waits(sparse: bool) -> None:
-    for counted in await trained(sparse, Recommender.score_pipelined):
+async def test_a_pipelined_pass_is_four_requests_and_two_waits() -> None:
+    for counted in await trained(True, Recommender.score_pipelined):
         made = counted.answered
         assert (made["call"], made["backward"], made["step"], made["end_context"]) == (3, 1, 1, 1)
         # The results that stayed are given back besides.
         assert counted.calls + counted.sent in (4, 5)
 
 
-@pytest.mark.parametrize(("kept", "backwards"), [(False, 2), (True, 1)], ids=["call by call", "kept"])
-@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    ("kept", "backwards", "sparse"), [(False, 2, False), (True, 1, True)], ids=["call by call, dense", "kept, sparse"]
+)
 async def test_the_last_request_of_a_backward_carries_the_step_and_the_end(
     kept: bool, backwards: int, sparse: bool
 ) -> None:

@@ -60,8 +60,13 @@ async def test_a_pass_is_as_stale_as_others_have_stepped(
     assert owner.engine.counters.steps.snapshot()["net.optimizer"].steps == 3
 
 
-@pytest.mark.parametrize("log", [False, True], ids=["", "log"])
-@pytest.mark.parametrize("way", ["step", "backward", "two", "two, the first", "with a table", "in a list"])
+@pytest.mark.parametrize(
+    ("way", "log"),
+    [
+        *((way, False) for way in ("step", "backward", "two", "two, the first", "with a table", "in a list")),
+        *(("step", True), ("two, the first", True), ("with a table", True)),
+    ],
+)
 async def test_a_trainer_is_told_how_stale_its_step_was(tmp_path: Path, way: str, log: bool) -> None:
     async with AsyncExitStack() as stack:
         durable = {"durability": "interval:1"} if log else {}

@@ -16,7 +16,7 @@ from tests.integration.staleness_simulation import Arrival, Fate, simulate
 from tests.integration.test_replicas import Wide, hosted_optimizer, joined
 from tests.waiting import until
 
-TRAINERS, STEPS = 4, 8
+TRAINERS, STEPS = 4, 6
 
 POLICIES = [
     tc.policies.Async(tc.policies.Scale()),

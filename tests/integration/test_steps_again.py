@@ -61,8 +61,13 @@ async def trained(ps: tc.Client, kind: str) -> tuple[Callable[[], Any], Any]:
     return loss, opt
 
 
-@pytest.mark.parametrize("step", [separate, in_one, unawaited])
-@pytest.mark.parametrize("kind", ["one", "several", "local", "tables"])
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        *(("one", step) for step in (separate, in_one, unawaited)),
+        *(("several", in_one), ("local", separate), ("tables", unawaited)),
+    ],
+)
 async def test_a_second_step_in_one_context_is_warned_of_once(two: tc.Client, kind: str, step: Step) -> None:
     loss, opt = await trained(two, kind)
     async with two.context() as ctx:

@@ -13,8 +13,9 @@ from tests.integration.linear_layers import X, linear
 from tests.training import owners, same_state, training
 
 
-@pytest.mark.parametrize("names", [("ps0", "ps0"), ("ps0", "ps1")], ids=["one owner", "two owners"])
-@pytest.mark.parametrize("where", ["before", "after", "both"])
+@pytest.mark.parametrize(
+    ("names", "where"), [(("ps0", "ps1"), "before"), (("ps0", "ps1"), "after"), (("ps0", "ps0"), "both")]
+)
 async def test_parameters_of_this_process_step_too(names: tuple[str, str], where: str) -> None:
     async with training("ps0", "ps1") as (_, ps):
         pairs = [await linear(ps, name) for name in names]

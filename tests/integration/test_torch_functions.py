@@ -114,13 +114,14 @@ REFUSED: dict[str, tuple[Attempt, type[tc.PsError], str]] = {
 }
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("attempt", "error", "words"), REFUSED.values(), ids=REFUSED)
 async def test_arguments_that_would_crash_the_owner_are_refused(
-    ps: tc.Client, attempt: Attempt, error: type[tc.PsError], words: str
+    both: tc.Client, attempt: Attempt, error: type[tc.PsError], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        await attempt(ps)
-    assert torch.equal(await ps.call(torch.add, X, 1), X + 1)
+        await attempt(both)
+    assert torch.equal(await both.call(torch.add, X, 1), X + 1)
 
 
 @pytest.mark.parametrize("level", list(Level))

@@ -16,7 +16,7 @@ import trainer_client as tc
 from ps_service.server import Server
 from ps_service.sessions.sessions import SessionState
 from tests.forking.process import Forking
-from tests.transports import TRANSPORTS, over_each
+from tests.transports import TRANSPORTS
 from tests.waiting import until
 from trainer_client.session import leaving
 
@@ -27,8 +27,13 @@ def sessions(owner: Server) -> list[SessionState]:
     return list(owner.engine.sessions.all())
 
 
-@over_each
-@pytest.mark.parametrize("how", ["run", "raises", "stopped", "thread", "blocking"])
+@pytest.mark.parametrize(
+    ("transport", "how"),
+    [
+        *(("shared_memory", how) for how in ("run", "raises", "stopped", "thread", "blocking")),
+        *(("grpc", "run"), ("direct", "blocking")),
+    ],
+)
 async def test_rounds_do_not_wait_for_a_program_that_has_ended(
     owner: Server, forking: Forking, transport: str, how: str
 ) -> None:

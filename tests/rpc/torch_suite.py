@@ -10,7 +10,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -74,15 +74,19 @@ class Test(NamedTuple):
     name: str
 
 
-def torchs(files: Iterable[str] = FILES) -> Iterator[Test]:
+@cache
+def torchs(files: tuple[str, ...] = FILES) -> list[Test]:
     """Every test in these files of torch's suite, in order."""
+    found = []
     for file in files:
         for node in ast.parse((_TORCH / file).read_text()).body:
             if isinstance(node, ast.ClassDef):
                 names = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
-                yield from (Test(file, node.name, name) for name in names if name.startswith("test_"))
+                found += [Test(file, node.name, name) for name in names if name.startswith("test_")]
+    return found
 
 
+@cache
 def ours() -> set[str]:
     """The names of the tests beside this file."""
     names = set()

@@ -79,7 +79,7 @@ async def test_large_messages_cross_each_other(authority: Authority, transport: 
         tc.connect(server.address, tls=tc.TLS(authority.ca), shared_memory=False) as ps,
     ):
         counter = await ps.create(COUNTER)
-        sent = [torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in (1, 100, 20_000, 3_000_000) * 4]
+        sent = [torch.randn(n, generator=torch.Generator().manual_seed(n)) for n in (1, 100, 20_000, 1_000_000) * 3]
         found = await asyncio.gather(*(counter.echo(each) for each in sent))
         assert all(torch.equal(*each) for each in zip(sent, found, strict=True))
         assert transports_of(server) == [transport]
