@@ -180,6 +180,7 @@ def mounted(pods: dict[str, Any]) -> tuple[str, set[str]]:
     return secrets[0], {each.name for each in named}
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_the_page_makes_the_files_that_are_mounted(tmp_path: Path) -> None:
     page = (FOLDER / "README.md").read_text("utf-8")
     environment = os.environ | {"PS_TOKEN_FILE": "certs/identities"}

@@ -52,6 +52,7 @@ async def test_recommendations_follow_the_season_and_rows_that_go_are_not_served
                 assert recommended(reader.current, 10_000, 3) == []
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_the_page_is_served_and_goes_back(forking: Forking) -> None:
     with forking.start("examples.serving", "--port", "0", "--every", "0.05", "--season", "1") as process:
         while not (line := process.stdout.readline()).startswith("the page is at "):

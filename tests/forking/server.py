@@ -219,6 +219,7 @@ def _enter_network_of(process: int) -> None:
 def run(program: list[str]) -> None:
     """Runs `python *program` here."""
     kind, what, *arguments = program
+    sys.orig_argv[1:] = program
     if kind == "-m":
         sys.argv[1:] = arguments
         runpy.run_module(what, run_name="__main__", alter_sys=True)

@@ -68,6 +68,7 @@ def printed(cell: nbformat.NotebookNode) -> str:
     return "".join(each.text for each in cell.outputs if each.output_type == "stream" and each.name == "stdout")
 
 
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.filterwarnings("ignore")  # of the client of notebooks, and the kernel is another process
 def test_the_cells_of_a_notebook_train_a_class_that_one_of_them_defines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

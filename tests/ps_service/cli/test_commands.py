@@ -24,7 +24,7 @@ from ps_service.cli.commands import app
 from ps_service.config import OwnerConfig
 from ps_wire.release import RELEASE
 from tests.forking.process import Forking
-from tests.owner_processes import COMMAND, ENVIRONMENT, ROOT, StartOwner, forked_owners, owner_processes
+from tests.owner_processes import COMMAND, ENVIRONMENT, ROOT, StartOwner, forked_owners
 
 OPTIONS = {(field.alias or name).replace("_", "-") for name, field in OwnerConfig.model_fields.items()} | {"config"}
 
@@ -198,13 +198,6 @@ async def start(forking: Forking) -> AsyncIterator[StartOwner]:
         yield start
 
 
-@pytest.fixture
-async def start_installed() -> AsyncIterator[StartOwner]:
-    """Starts owners by the installed script."""
-    async with owner_processes() as start:
-        yield start
-
-
 async def run(forking: Forking, *arguments: str) -> tuple[int | None, str, str]:
     """Runs a command; returns its exit code, and what it printed on standard output and on standard error."""
     variables = {**ENVIRONMENT, "COLUMNS": "160"}
@@ -219,8 +212,8 @@ async def status(forking: Forking, address: str, *flags: str) -> str:
     return out
 
 
-async def test_status_shows_the_work_of_an_owner(start_installed: StartOwner, forking: Forking) -> None:
-    owner = await start_installed("--name", "ps7", "--import", "tests.hosted_models")
+async def test_status_shows_the_work_of_an_owner(start: StartOwner, forking: Forking) -> None:
+    owner = await start("--name", "ps7", "--import", "tests.hosted_models")
     assert owner.first == f"ps7 is serving on {owner.address}\n"
     async with tc.connect(owner.address) as ps:
         net = await ps.module("tests.hosted_models.Affine", 100, 20, name="net")

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 import trainer_client as tc
 from ps_service.cli.commands import app
 from ps_service.cli.reloading import Watch
-from tests.owner_processes import ROOT, OwnerProcess, StartOwner, owner_processes
+from tests.forking.process import Forking
+from tests.owner_processes import ROOT, OwnerProcess, StartOwner, forked_owners, owner_processes
 
 TEXT = """
 from torch import nn
@@ -78,33 +79,37 @@ async def test_the_state_is_kept_with_a_data_directory(start: StartOwner, tmp_pa
     assert not [line for line in lines if "lost" in line]
 
 
-async def test_a_file_with_an_error_is_waited_for(start: StartOwner, tmp_path: Path) -> None:
-    package = tmp_path / "reloaded_package"
-    package.mkdir()
-    (package / "__init__.py").write_text("from reloaded_package.inner import answer, Net\n")
-    file = package / "inner.py"
-    file.write_text(TEXT)
-    flags = ("--import", "reloaded_package", "--reload", "--log-format", "text", "--listen", "127.0.0.1:0")
-    owner = await start(*flags, cwd=tmp_path, PYTHONPATH=str(ROOT))
-    async with tc.connect(owner.address) as ps:
-        await ps.module("reloaded_package.Net", 2, 1, name="net")
-        file.write_text(TEXT + "\ndef broken(:\n")
-        said = await line_with(owner.process.stderr, "cannot be loaded")
-        assert f"{file} cannot be loaded, so the owner goes on with what it has: invalid syntax" in said
-        assert await ps.call("reloaded_package.answer") == 1
-    file.write_text(TEXT + "\nunknown_name\n")
-    said = await line_with(owner.process.stderr, "has changed")
-    assert f"{file} has changed: ps0 drains, and starts again without its objects, because it has no --data-dir" in said
-    await line_with(owner.process.stderr, "so these objects are lost with it: net")
-    said = await line_with(owner.process.stderr, "waiting for a change of")
-    assert f"waiting for a change of {package / '__init__.py'}, {file} [" in said
-    file.write_text(TEXT.replace("return 1", "return 22"))
-    assert await served_again(owner) == owner.address
-    async with tc.connect(owner.address) as ps:
-        assert await ps.call("reloaded_package.answer") == 22
-    owner.process.terminate()
-    await owner.ended()
-    assert owner.process.returncode == 0
+async def test_a_file_with_an_error_is_waited_for(forking: Forking, tmp_path: Path) -> None:
+    async with forked_owners(forking) as start:
+        package = tmp_path / "reloaded_package"
+        package.mkdir()
+        (package / "__init__.py").write_text("from reloaded_package.inner import answer, Net\n")
+        file = package / "inner.py"
+        file.write_text(TEXT)
+        flags = ("--import", "reloaded_package", "--reload", "--log-format", "text", "--listen", "127.0.0.1:0")
+        owner = await start(*flags, cwd=tmp_path, PYTHONPATH=str(ROOT), **forking.variables)
+        async with tc.connect(owner.address) as ps:
+            await ps.module("reloaded_package.Net", 2, 1, name="net")
+            file.write_text(TEXT + "\ndef broken(:\n")
+            said = await line_with(owner.process.stderr, "cannot be loaded")
+            assert f"{file} cannot be loaded, so the owner goes on with what it has: invalid syntax" in said
+            assert await ps.call("reloaded_package.answer") == 1
+        file.write_text(TEXT + "\nunknown_name\n")
+        said = await line_with(owner.process.stderr, "has changed")
+        assert (
+            f"{file} has changed: ps0 drains, and starts again without its objects, because it has no --data-dir"
+            in said
+        )
+        await line_with(owner.process.stderr, "so these objects are lost with it: net")
+        said = await line_with(owner.process.stderr, "waiting for a change of")
+        assert f"waiting for a change of {package / '__init__.py'}, {file} [" in said
+        file.write_text(TEXT.replace("return 1", "return 22"))
+        assert await served_again(owner) == owner.address
+        async with tc.connect(owner.address) as ps:
+            assert await ps.call("reloaded_package.answer") == 22
+        owner.process.terminate()
+        await owner.ended()
+        assert owner.process.returncode == 0
 
 
 def test_there_has_to_be_something_to_watch() -> None:
