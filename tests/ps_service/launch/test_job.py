@@ -139,7 +139,7 @@ async def test_trainers_find_all_owners_without_an_address(start: Start) -> None
 
 
 async def test_the_digits_are_learned_with_two_owners_and_two_trainers(start: Start) -> None:
-    program = ("-m", "examples.digits.cluster", "--steps", "60", "--batch-size", "16", "--seed", "0")
+    program = ("-m", "examples.digits.cluster", "--steps", "60", "--batch-size", "8", "--seed", "0")
     run = await start("--owners", "2", "--trainers", "2", "--import", "examples.digits.cluster", *program)
     assert await run.ended() == 0, run.lines
     accuracies = [found.share for line in run.lines if (found := Accuracy.read(line))]
