@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -56,11 +55,6 @@ class Demo:
     def pids(self) -> list[int]:
         """The processes it has started."""
         return [int(pid) for pid in re.findall(r"starts \(process (\d+)\)", self.output)]
-
-    @property
-    def port(self) -> int:
-        """The port of its owner."""
-        return int(re.findall(r"serving on 127\.0\.0\.1:(\d+)", self.output)[0])
 
 
 class Starter:
@@ -127,12 +121,6 @@ def assert_gone(pid: int) -> None:
         os.kill(pid, 0)
 
 
-def assert_closed(port: int) -> None:
-    """Fails if a server listens there."""
-    with socket.socket() as probe, pytest.raises(ConnectionRefusedError):
-        probe.connect(("127.0.0.1", port))
-
-
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("form", [(), ("--sync",)], ids=["async", "blocking"])
 async def test_trains_evaluates_and_cleans_up(start: Starter, few: Path, tmp_path: Path, form: tuple[str, ...]) -> None:
@@ -155,7 +143,6 @@ async def test_trains_evaluates_and_cleans_up(start: Starter, few: Path, tmp_pat
     assert len(demo.pids) == 3
     for pid in demo.pids:
         assert_gone(pid)
-    assert_closed(demo.port)
 
 
 @pytest.mark.usefixtures("forked_programs")
@@ -180,7 +167,6 @@ async def test_no_step_is_lost_when_the_owner_is_killed(
     assert len(demo.pids) == 5
     for pid in demo.pids:
         assert_gone(pid)
-    assert_closed(demo.port)
 
 
 @pytest.mark.usefixtures("forked_programs")
@@ -193,7 +179,6 @@ async def test_a_signal_in_the_middle_leaves_nothing(start: Starter, few: Path, 
     assert len(demo.pids) == 3
     for pid in demo.pids:
         assert_gone(pid)
-    assert_closed(demo.port)
 
 
 @pytest.mark.usefixtures("forked_programs")
@@ -223,7 +208,6 @@ async def test_a_trainer_that_dies_ends_the_run_with_a_reason(start: Starter, fe
     assert "trainer-0 ended with code -9" in demo.output
     for pid in demo.pids:
         assert_gone(pid)
-    assert_closed(demo.port)
 
 
 @pytest.mark.usefixtures("forked_programs")

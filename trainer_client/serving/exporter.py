@@ -213,7 +213,7 @@ class Exporter:
 
     async def run(self, once: bool) -> None:
         """Exports. Raises `InvalidArgumentError` and `OSError` as `Folder.open`, `UnknownNameError`, and
-        `OwnersGoneError` if all owners of an object have been gone for long."""
+        `UnavailableError` if all owners of an object have been gone for long."""
         try:
             await self._export(await BLOCKING.run(self._folder.open), once)
         finally:
@@ -231,9 +231,12 @@ class Exporter:
                     await self._find(parts, before)
                 for each in list(parts):
                     await self._round(each, parts, once or is_first)
-            except _LOST as error:
-                gone = min(gone, began) if isinstance(error, OwnersGoneError) else math.inf
+            except (*_LOST, OwnersGoneError) as error:
+                are_gone = isinstance(error, OwnersGoneError)
+                gone = min(gone, began) if are_gone else math.inf
                 if once or time.monotonic() - gone >= _GONE_SECONDS:
+                    if are_gone:
+                        raise UnavailableError(str(error)) from None
                     raise
                 if str(error) != told:
                     _log.warning("the export asks for its objects again: %s", error)

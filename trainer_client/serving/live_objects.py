@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class OwnersGoneError(UnavailableError):
-    """None of the owners is there that had an object."""
+class OwnersGoneError(Exception):
+    """None of the owners is there that had an object. An export raises `UnavailableError` instead."""
 
 
 _MOST: Final = 10_000
