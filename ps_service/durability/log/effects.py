@@ -18,8 +18,9 @@ from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.prepared import LITTLE_BYTES
 from ps_wire.codec.payload import PayloadWriter
 from ps_wire.codec.values import Encoder
-from ps_wire.errors import InvalidArgumentError
+from ps_wire.errors import PsError
 from ps_wire.v1 import checkpoint_pb2 as pb
+from ps_wire.v1.operations_pb2 import CallRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -253,6 +254,8 @@ class RequestEffects:
 
     def repeats(self, operation: str, request: Message, payload: Buffer | None) -> None:
         """As `Effects.repeats`."""
+        if isinstance(request, CallRequest):
+            self._add_if_new(request.target.object_id)  # a scheduler that the log did not have for a while
         again = self._record.effects.add().again
         getattr(again.request, operation).CopyFrom(request)
         if payload is not None:
@@ -273,7 +276,9 @@ class RequestEffects:
     def commit(self, trainer: bytes, number: int, answer: Answer) -> None:
         """As `Effects.commit`."""
         if answer.reply.HasField("error"):
-            self._drop_repeated()
+            # The request itself: it has changed nothing, and would fail again.
+            for each in [each for each in self._record.effects if each.HasField("again")]:
+                self._record.effects.remove(each)
         try:
             if self._changed or self._buffers:
                 self._await_turn()  # what is read must be in the log before others change it
@@ -323,11 +328,6 @@ class RequestEffects:
             self.note()
         self.abandon()
 
-    def _drop_repeated(self) -> None:
-        """Drops the request itself: it has failed, has changed nothing, and would fail again."""
-        for each in [each for each in self._record.effects if each.WhichOneof("kind") == "again"]:
-            self._record.effects.remove(each)
-
     def _add_if_new(self, object_id: str) -> None:
         """Adds an object that the log does not have: it is being made by another request, which is not committed."""
         hosted = self._owner.engine.registry.get(object_id)
@@ -345,14 +345,13 @@ class RequestEffects:
     def _add_object(self, hosted: HostedObject) -> None:
         for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
             self._add_if_new(dependency.ref.object_id)
+        chunks, nbytes = len(self._payload.chunks), self._payload.nbytes
         try:
-            record = object_record(
-                hosted,
-                RecordStorage(self._payload),
-                self._state_of,
-                lambda dependency: self._has(dependency.ref.object_id),
-            )
-        except (CannotBeKept, InvalidArgumentError) as error:
+            storage = RecordStorage(self._payload)
+            record = object_record(hosted, storage, self._state_of, lambda each: self._has(each.ref.object_id))
+        except (CannotBeKept, PsError) as error:
+            del self._payload.chunks[chunks:]
+            self._payload.nbytes = nbytes
             unkept.note(self._owner, self._record, hosted, error, self._new)
             return  # checkpoints leave it out, too
         self._record.effects.add().object.CopyFrom(record)

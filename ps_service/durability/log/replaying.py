@@ -78,9 +78,12 @@ def _apply(
     gone: set[str],
 ) -> None:
     """Applies a record. To `over` go passes whose prepared steps are dropped at the end: one may be made later on; and
-    to `gone` the ids of objects that are removed then: one may come again, and has its references still."""
+    to `gone` the ids of objects that a start removes: one may come again before, and has its references still."""
     source = RecordSource(payload)
     if record.incarnation:
+        # The start that wrote this has removed them; what comes from here on is made anew.
+        unkept.remove(engine, gone)
+        gone.clear()
         engine.incarnations.earlier = (record.incarnation, *engine.incarnations.earlier)
     if record.opened:
         engine.contexts.lose_up_to(ContextId(record.trainer, record.opened))

@@ -330,13 +330,14 @@ def _opened(path: Path) -> IO[bytes]:
 
 def _data(descriptor: int, begin: int) -> Iterator[tuple[int, int]]:
     """Where a file has more than holes behind an offset, as far as its file system tells: begins and ends."""
-    while True:
+    size = os.fstat(descriptor).st_size
+    while begin < size:
         try:
             begin = os.lseek(descriptor, begin, os.SEEK_DATA)
+            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
         except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-            return
-        end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+            if error.errno == errno.ENXIO:
+                return
+            end = size  # it does not tell
         yield begin, end
         begin = end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ps_service.durability.object_states import OutOfTime
 from ps_wire.v1.operations_pb2 import DeleteRequest
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ def note(log: OwnersLog, record: pb.LogRecord, hosted: HostedObject, why: Except
     """Notes in a record that an object is not in the log, or not any more; `new` are those that the record adds."""
     object_id, engine = hosted.ref.object_id, log.engine
     was_kept = object_id in log.known or object_id in new
+    new.discard(object_id)
+    if isinstance(why, OutOfTime):
+        log.known.discard(object_id)  # it comes with the next record that needs it
+        return
     if was_kept:
-        new.discard(object_id)
         record.effects.add().unkept = object_id
         # What was made from it has to come again with it.
         log.known -= {each.ref.object_id for each in engine.registry.objects() if is_made_from(each, (object_id,))}

@@ -26,6 +26,11 @@ class Unreadable:
     def state(self) -> Any:
         if self.how == "raises":
             raise RuntimeError("no state now")
+        if self.how == "is nested":
+            state: list[Any] = []
+            for _ in range(30):
+                state = [state]
+            return state
         return object() if self.how == "travels not" else None
 
 
@@ -147,3 +152,52 @@ async def test_what_was_made_from_it_goes_and_comes_with_it(owner: Owner, ps: tc
             await each()
     assert (await made(ps, "Module")).was_made
     assert bits(await other.state_dict())
+
+
+@HOW
+@KINDS
+async def test_what_is_made_anew_is_there_after_the_next_kill(owner: Owner, ps: tc.Client, kind: str, how: str) -> None:
+    it = await made(ps, kind)
+    await it.add(how)
+    await owner.crash()
+    it = await made(ps, kind)
+    assert it.was_made
+    if kind == "Module":
+        opt = await ps.optimizer(optim.SGD, it.parameters(), lr=0.1, name="opt")
+        async with ps.context() as ctx:
+            await ctx.backward((await it(torch.ones(1, 2))).sum(), step=opt)
+    assert await it.add() == 1
+    await owner.crash()
+    assert await it.add() == 2
+
+
+@HOW
+async def test_a_schedule_has_its_rates_when_its_optimizer_is_kept_again(owner: Owner, ps: tc.Client, how: str) -> None:
+    net = await made(ps, "Module")
+    opt = await ps.optimizer(optim.SGD, net.parameters(), lr=1.0, name="opt")
+    schedule = await ps.scheduler(optim.lr_scheduler.StepLR, opt, step_size=1, gamma=0.5)
+
+    async def step() -> None:
+        async with ps.context() as ctx:
+            await ctx.backward((await net(torch.ones(1, 2))).sum(), step=opt)
+
+    await step()
+    await net.add(how)
+    await step()
+    await net.add()
+    await step()
+    await schedule.step()
+    await step()
+    written = bits(await net.state_dict())
+    await owner.crash()
+    assert bits(await net.state_dict()) == written
+    assert await schedule.get_last_lr() == [0.5]
+
+
+async def test_a_state_that_is_nested_too_deep_does_not_leave_an_older_one(owner: Owner, ps: tc.Client) -> None:
+    it = await made(ps, "Plain")
+    await it.add()
+    await it.add("is nested")
+    await owner.crash()
+    with pytest.raises(tc.errors.StaleHandleError, match="the owner has started without it"):
+        await it.add()

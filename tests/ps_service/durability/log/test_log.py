@@ -120,7 +120,9 @@ def test_what_was_on_the_disk_and_is_damaged_is_an_error_that_names_its_position
         contents(tmp_path)
 
 
-def test_what_was_on_the_disk_is_found_behind_what_reads_as_never_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seek", [os.SEEK_DATA, 99], ids=["told of holes", "not told"])
+def test_what_was_on_the_disk_is_found_behind_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seek: int) -> None:
+    monkeypatch.setattr(os, "SEEK_DATA", seek)
     ends = []
     with closing(Log(tmp_path, None, segment_bytes=1 << 20)) as log:
         log.open(log.end)
