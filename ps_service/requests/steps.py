@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ps_service.requests import fields, offers, reported_values, round_messages, spanning
 from ps_service.requests.prepared import pass_of, prepare
-from ps_service.tables.applied_steps import AppliedStep, digest_of, without
-from ps_service.tables.stand_in import AllRows
+from ps_service.tables.applied_steps import AppliedStep, digest_of
+from ps_service.tables.stand_in import AllRows, without
 from ps_service.training import joint_steps
 from ps_service.training.optimizers import optimizer_of
 from ps_wire.attempts import REPEATED
@@ -192,10 +192,12 @@ def _count_once(engine: Engine, context: PassContext, table: RowsOfTable) -> Non
     if attempt is None or attempt.of is None:
         return
     context.parts.pop(id(table.parameter), None)
-    trainer, run = attempt.of
+    trainer, run = digest_of(attempt.of[0]), attempt.of[1]
+    if (trainer, run) not in table.applied.runs:
+        return
     for each in engine.optimizers_of(table.parameter):
         number = each.value.number
-        slots = table.applied.get(AppliedStep(digest_of(trainer), run, attempt.place_of(number)))
+        slots = table.applied.get(AppliedStep(trainer, run, attempt.place_of(number)))
         if slots is None or attempt.was_applied(number):
             continue
         if (table.routing.slots(table.owner) & ~slots).any():

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
-from ps_service.tables.row_gradients import rows_gradient
-from ps_service.tables.stand_in import AllRows, summed_rows
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.tables.routing import SLOTS, slots_of
+from ps_wire.tables.routing import SLOTS
 
 MOST_APPLIED: Final = 4096
 """The most steps of which is remembered to which slots they were applied."""
@@ -30,8 +29,13 @@ class AppliedStep(NamedTuple):
     place: int
 
 
-Applied = Mapping[AppliedStep, torch.Tensor]
-"""The slots, bool [SLOTS], to whose rows steps were applied, by whatever owner. Neither it nor what it has changes."""
+class Applied(dict[AppliedStep, torch.Tensor]):
+    """The slots, bool [SLOTS], to whose rows steps were applied, by whatever owner. It is never changed."""
+
+    @cached_property
+    def runs(self) -> frozenset[tuple[bytes, int]]:
+        """The digests of trainers and the numbers of runs that it has steps of."""
+        return frozenset((step.trainer, step.run) for step in self)
 
 
 def digest_of(trainer: bytes) -> bytes:
@@ -39,7 +43,7 @@ def digest_of(trainer: bytes) -> bytes:
     return hashlib.blake2b(trainer, digest_size=16).digest()
 
 
-def added(applied: Applied, more: Applied) -> Applied:
+def added(applied: Applied, more: Mapping[AppliedStep, torch.Tensor]) -> Applied:
     """Steps that were applied to the slots of one or of the other."""
     made, sums = dict(applied), dict[tuple[int, int], torch.Tensor]()
     for step, slots in more.items():
@@ -47,7 +51,7 @@ def added(applied: Applied, more: Applied) -> Applied:
         if before is not None and (id(before), id(slots)) not in sums:
             sums[id(before), id(slots)] = before | slots
         made[step] = slots if before is None else sums[id(before), id(slots)]
-    return dict(list(made.items())[-MOST_APPLIED:])
+    return Applied(list(made.items())[-MOST_APPLIED:])
 
 
 def to_plain(applied: Applied) -> list[tuple[torch.Tensor, list[tuple[Any, ...]]]]:
@@ -62,11 +66,11 @@ def to_plain(applied: Applied) -> list[tuple[torch.Tensor, list[tuple[Any, ...]]
 
 def from_plain(values: Any, within: torch.Tensor = _ALL) -> Applied:
     """What `to_plain` has given, as far as it is within some slots. Raises `InvalidArgumentError` for anything else."""
-    applied: dict[AppliedStep, torch.Tensor] = {}
+    applied = Applied()
     try:
         for packed, steps, *places in values:
             if places:  # as owners of before have written it, of all slots: a trainer, a run, and places
-                applied |= {AppliedStep(packed, steps, place): within for place in places[0]}
+                applied.update({AppliedStep(packed, steps, place): within for place in places[0]})
                 continue
             if packed.shape != (SLOTS // 8,):
                 raise ValueError
@@ -74,16 +78,7 @@ def from_plain(values: Any, within: torch.Tensor = _ALL) -> Applied:
             if not all(isinstance(trainer, bytes) for trainer, _, _ in steps):
                 raise ValueError
             if slots.any():
-                applied |= {AppliedStep(trainer, int(run), int(place)): slots for trainer, run, place in steps}
+                applied.update({AppliedStep(trainer, int(run), int(place)): slots for trainer, run, place in steps})
     except (AttributeError, OverflowError, RuntimeError, TypeError, ValueError):
         raise InvalidArgumentError("steps that were applied are slots, and trainers, runs and places") from None
     return applied
-
-
-def without(parameter: AllRows, slots: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """A gradient of all rows, without those of some slots."""
-    population, (keys, sums) = parameter.table.shard.population, summed_rows(gradient)
-    with parameter.table.shard.lock:
-        ids = population.map.ids_of(population.generations.numbers(keys))
-    kept = ~slots[slots_of(ids)]
-    return rows_gradient(keys[kept], sums[kept])

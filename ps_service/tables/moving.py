@@ -27,7 +27,7 @@ from ps_wire.shown import shown
 from ps_wire.tables.routing import CLOSED, LONGEST_CLOSED, SLOTS, Routing, slots_of
 
 if TYPE_CHECKING:
-    from ps_service.tables.applied_steps import Applied, AppliedStep
+    from ps_service.tables.applied_steps import AppliedStep
     from ps_service.tables.shard import Block, TableShard
 
 
@@ -61,7 +61,7 @@ class MovingTable(RowsOfTable):
         self.routing = routing
         self.mark = 0
         # Of these steps, others were applied here to all rows.
-        self.applied: Applied = {}
+        self.applied = applied_steps.Applied()
         # Whether rows of a move may be there that has ended with an earlier process.
         self._was_restored = False
         self._leaving: Leaving | None = None

@@ -12,8 +12,10 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from ps_service.tables.applied_steps import Applied
 from ps_service.tables.kernels.kernels import Grouped, bag_of_each
-from ps_service.tables.row_gradients import UnsummedGradient, key_space
+from ps_service.tables.row_gradients import UnsummedGradient, key_space, rows_gradient
+from ps_wire.tables.routing import slots_of
 from ps_wire.tables.sums import grouped, sum_by
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class RowsOfTable:
     routing: Routing
     owner = ""
     mark = 0
-    applied: Mapping[Any, torch.Tensor] = {}
+    applied = Applied()
     ttl: float | None
     backups: tuple[ref[RowBackups], ...]
 
@@ -161,3 +163,12 @@ class Pool(torch.autograd.Function):
             factors = None if weights is None else weights.detach().float().contiguous()
             of_rows = ctx.shard.gradient(keys, gradient, offsets, factors, len(keys))
         return of_rows, of_weights, None, None, None
+
+
+def without(parameter: AllRows, slots: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient of all rows, without those of some slots."""
+    population, (keys, sums) = parameter.table.shard.population, summed_rows(gradient)
+    with parameter.table.shard.lock:
+        ids = population.map.ids_of(population.generations.numbers(keys))
+    kept = ~slots[slots_of(ids)]
+    return rows_gradient(keys[kept], sums[kept])

@@ -244,10 +244,10 @@ class Drain:
 
     async def run(self) -> list[MovedObjects]:
         """Moves them. Returns the moves that were made."""
-        made, again = list[MovedObjects](), True
-        while again:
-            again, self.failed = False, []
-            for group in await self._groups():
+        made, before = list[MovedObjects](), list[pb.MoveGroup]()
+        while True:
+            groups, again, self.failed = await self._groups(), False, []
+            for group in groups:
                 target = min(self._given, key=lambda each: self._given[each], default=self._source)
                 try:
                     if group.refusal:
@@ -255,11 +255,13 @@ class Drain:
                     move = ObjectMove(self._source, target, group.names, self._pause)
                     made.append(await move.run(self._patience))
                     self._given[target] += group.nbytes
-                except UnknownNameError:
-                    again = True  # one of them was deleted meanwhile, and the rest is to move
                 except PsError as error:  # the others can move all the same
                     self.failed.append(error)
-        return made
+                    # One of them was deleted meanwhile, and the rest is to move.
+                    again |= isinstance(error, UnknownNameError)
+            if not again or groups == before:
+                return made
+            before = groups
 
     async def _groups(self) -> list[pb.MoveGroup]:
         status = await self._source.submit(Request(status=pb.StatusRequest()), None, lambda reply, _: reply.status)

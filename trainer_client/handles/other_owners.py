@@ -77,11 +77,11 @@ class OtherOwners:
 
     async def all_there(self) -> list[Session]:
         """As `Others.all_there`."""
-        if self.directory is not None:
-            for each in await self.members(await self.asked(), MembersRequest()):
-                if each.is_owner:
-                    with suppress(PsError):
-                        await self.reach(each.name, each.address)
+        with suppress(PsError):
+            if self.directory is not None:
+                listed = await self.members(await self.asked(), MembersRequest())
+                owners = [self.reach(each.name, each.address) for each in listed if each.is_owner]
+                await asyncio.gather(*owners, return_exceptions=True)
         return [each for each in self._sessions.values() if each.state == "connected"]
 
     async def find(self, name: str) -> Member:

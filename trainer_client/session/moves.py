@@ -14,7 +14,6 @@ from ps_wire.errors import (
     ClosedError,
     ObjectMovedError,
     PsError,
-    SessionLostError,
     UnavailableError,
     UnknownNameError,
 )
@@ -136,7 +135,7 @@ class Moves:
                     return session
                 except ObjectMovedError as further:
                     moved = further  # it has left that owner, too
-                except (SessionLostError, UnavailableError, UnknownNameError) as gone:
+                except (UnavailableError, UnknownNameError) as gone:
                     return await self._look_everywhere(self._others, moved, gone)
 
     async def _look_everywhere(self, others: Others, moved: ObjectMovedError, gone: PsError) -> Any:

@@ -50,7 +50,8 @@ def refusal(engine: Engine, group: list[HostedObject]) -> str:
         if isinstance(each.value, nn.Parameter) and id(each.value) in own:
             return f"a trainer has a handle of a parameter of {group[0]} that hosted code has returned; drop it first"
     for each in group:
-        if why := _refusal(each):
+        is_there = engine.registry.get(each.ref.object_id) is each
+        if why := _refusal(each) if is_there else f"{each} belongs to it, and was deleted or replaced since":
             return f"{group[0]} cannot move to another owner: {why}"
     return ""
 

@@ -16,7 +16,7 @@ from torch import nn
 import trainer_client as tc
 from ps_service.durability.moving import moves as object_moves
 from ps_wire.v1 import operations_pb2 as pb
-from tests.integration.restarting import Owner
+from tests.integration.restarting import WEIGHTED, Owner
 from tests.owner_groups import OwnerGroup
 from tests.waiting import until
 from trainer_client.handles.object_moves import ObjectMove
@@ -163,3 +163,20 @@ async def test_owners_that_have_joined_since_are_asked_where_an_object_is() -> N
         async with tc.connect(directory=group.directory) as ps:
             await group.enter("ps1")
             assert sorted(each.owner for each in await ps.others.all_there()) == ["ps0", "ps1"]
+
+
+@pytest.mark.parametrize("drained", [True, False], ids=["drained", "moved"])
+async def test_what_was_made_from_an_object_that_was_deleted_stays(tmp_path: Path, drained: bool) -> None:
+    async with AsyncExitStack() as stack:
+        owners = [
+            await stack.enter_async_context(Owner(tmp_path / name, name, durability=DURABLE)) for name in ("ps0", "ps1")
+        ]
+        ps = await stack.enter_async_context(tc.connect(*[each.address for each in owners]))
+        inner = await ps.module(nn.Linear, 4, 3, name="inner", owner="ps0")
+        await ps.module(WEIGHTED, torch.ones(2, 2), inner, name="net", owner="ps0")
+        await ps.delete("inner")
+        await ps.module(nn.Linear, 4, 3, name="other", owner="ps0")
+        with pytest.raises(tc.errors.InvalidArgumentError, match=r"'inner'.* belongs to it, and was deleted or"):
+            await (ps.drain("ps0", "ps1") if drained else ps.move("net", "ps1"))
+        left = [each.name for each in (await ps.status("ps0")).objects if each.name]
+        assert sorted(left) == (["net"] if drained else ["net", "other"])
