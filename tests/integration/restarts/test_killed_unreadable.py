@@ -13,7 +13,7 @@ from torch import nn, optim
 
 import trainer_client as tc
 from ps_service import hosted, remote
-from tests.integration.restarting import Owner
+from tests.integration.restarting import Owner, step
 from tests.integration.restarts.conftest import checkpoint
 from tests.integration.support import bits
 
@@ -86,6 +86,7 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
 
 
 HOW = pytest.mark.parametrize("how", ["raises", "travels not"])
+X = torch.ones(1, 2)
 KINDS = pytest.mark.parametrize("kind", ["Plain", "Module"])
 
 
@@ -132,20 +133,16 @@ async def test_what_was_made_from_it_goes_and_comes_with_it(owner: Owner, ps: tc
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1, name="opt")
     other = await ps.module(nn.Linear, 2, 1, name="other", seed=1)
 
-    async def step() -> None:
-        async with ps.context() as ctx:
-            await ctx.backward((await net(torch.ones(1, 2))).sum(), step=opt)
-
-    await step()
+    await step(ps, opt, net, X)
     await net.add(how)
-    await step()
+    await step(ps, opt, net, X)
     await net.add()
-    await step()
+    await step(ps, opt, net, X)
     written = bits(await net.state_dict())
     await owner.crash()
     assert bits(await net.state_dict()) == written
     await net.add(how)
-    await step()
+    await step(ps, opt, net, X)
     await owner.crash()
     for each in (net.add, opt.state_dict):
         with pytest.raises(tc.errors.StaleHandleError):
@@ -164,8 +161,7 @@ async def test_what_is_made_anew_is_there_after_the_next_kill(owner: Owner, ps: 
     assert it.was_made
     if kind == "Module":
         opt = await ps.optimizer(optim.SGD, it.parameters(), lr=0.1, name="opt")
-        async with ps.context() as ctx:
-            await ctx.backward((await it(torch.ones(1, 2))).sum(), step=opt)
+        await step(ps, opt, it, X)
     assert await it.add() == 1
     await owner.crash()
     assert await it.add() == 2
@@ -177,17 +173,13 @@ async def test_a_schedule_has_its_rates_when_its_optimizer_is_kept_again(owner: 
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=1.0, name="opt")
     schedule = await ps.scheduler(optim.lr_scheduler.StepLR, opt, step_size=1, gamma=0.5)
 
-    async def step() -> None:
-        async with ps.context() as ctx:
-            await ctx.backward((await net(torch.ones(1, 2))).sum(), step=opt)
-
-    await step()
+    await step(ps, opt, net, X)
     await net.add(how)
-    await step()
+    await step(ps, opt, net, X)
     await net.add()
-    await step()
+    await step(ps, opt, net, X)
     await schedule.step()
-    await step()
+    await step(ps, opt, net, X)
     written = bits(await net.state_dict())
     await owner.crash()
     assert bits(await net.state_dict()) == written
