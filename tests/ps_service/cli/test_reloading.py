@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,10 +13,11 @@ import torch
 from typer.testing import CliRunner
 
 import trainer_client as tc
+from ps_service.cli import reloading
 from ps_service.cli.commands import app
 from ps_service.cli.reloading import Watch
 from tests.forking.process import Forking
-from tests.owner_processes import ROOT, OwnerProcess, StartOwner, forked_owners, owner_processes
+from tests.owner_processes import ROOT, OwnerProcess, StartOwner, forked_owners
 
 TEXT = """
 from torch import nn
@@ -33,11 +36,28 @@ def answer():
     return 1
 """
 
+SCRIPT = f"""
+import importlib.util, os, sys, types
+# In place of packages that import torch.
+sys.modules["ps_wire"] = sys.modules["ps_wire.codec"] = types.SimpleNamespace(sources=None)
+spec = importlib.util.spec_from_file_location("reloading", {reloading.__file__!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(os.getpid(), *sys.argv[1:])
+if "--again" not in sys.argv:
+    module.start_again("--again")
+"""
+
 
 @pytest.fixture
-async def start() -> AsyncIterator[StartOwner]:
-    async with owner_processes() as start:
-        yield start
+async def start(forking: Forking) -> AsyncIterator[StartOwner]:
+    """Starts owners that start again in a process that is forked, too, and not in a new interpreter."""
+    async with forked_owners(forking) as start:
+
+        async def start_here(*flags: str, cwd: Path = ROOT, **variables: str) -> OwnerProcess:
+            return await start(*flags, cwd=cwd, PYTHONPATH=str(ROOT), **forking.variables, **variables)
+
+        yield start_here
 
 
 async def line_with(stream: asyncio.StreamReader | None, text: str) -> str:
@@ -58,7 +78,7 @@ async def test_the_state_is_kept_with_a_data_directory(start: StartOwner, tmp_pa
     file, data = tmp_path / "reloaded_net.py", tmp_path / "data"
     file.write_text(TEXT)
     flags = ("--import", "reloaded_net", "--reload", "--data-dir", str(data), "--log-format", "text")
-    owner = await start(*flags, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    owner = await start(*flags, cwd=tmp_path)
     async with tc.connect(owner.address) as ps:
         net = await ps.module("reloaded_net.Net", 2, 1, name="net")
         opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=1.0)
@@ -79,37 +99,44 @@ async def test_the_state_is_kept_with_a_data_directory(start: StartOwner, tmp_pa
     assert not [line for line in lines if "lost" in line]
 
 
-async def test_a_file_with_an_error_is_waited_for(forking: Forking, tmp_path: Path) -> None:
-    async with forked_owners(forking) as start:
-        package = tmp_path / "reloaded_package"
-        package.mkdir()
-        (package / "__init__.py").write_text("from reloaded_package.inner import answer, Net\n")
-        file = package / "inner.py"
-        file.write_text(TEXT)
-        flags = ("--import", "reloaded_package", "--reload", "--log-format", "text", "--listen", "127.0.0.1:0")
-        owner = await start(*flags, cwd=tmp_path, PYTHONPATH=str(ROOT), **forking.variables)
-        async with tc.connect(owner.address) as ps:
-            await ps.module("reloaded_package.Net", 2, 1, name="net")
-            file.write_text(TEXT + "\ndef broken(:\n")
-            said = await line_with(owner.process.stderr, "cannot be loaded")
-            assert f"{file} cannot be loaded, so the owner goes on with what it has: invalid syntax" in said
-            assert await ps.call("reloaded_package.answer") == 1
-        file.write_text(TEXT + "\nunknown_name\n")
-        said = await line_with(owner.process.stderr, "has changed")
-        assert (
-            f"{file} has changed: ps0 drains, and starts again without its objects, because it has no --data-dir"
-            in said
-        )
-        await line_with(owner.process.stderr, "so these objects are lost with it: net")
-        said = await line_with(owner.process.stderr, "waiting for a change of")
-        assert f"waiting for a change of {package / '__init__.py'}, {file} [" in said
-        file.write_text(TEXT.replace("return 1", "return 22"))
-        assert await served_again(owner) == owner.address
-        async with tc.connect(owner.address) as ps:
-            assert await ps.call("reloaded_package.answer") == 22
-        owner.process.terminate()
-        await owner.ended()
-        assert owner.process.returncode == 0
+async def test_a_file_with_an_error_is_waited_for(start: StartOwner, tmp_path: Path) -> None:
+    package = tmp_path / "reloaded_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("from reloaded_package.inner import answer, Net\n")
+    file = package / "inner.py"
+    file.write_text(TEXT)
+    flags = ("--import", "reloaded_package", "--reload", "--log-format", "text", "--listen", "127.0.0.1:0")
+    owner = await start(*flags, cwd=tmp_path)
+    async with tc.connect(owner.address) as ps:
+        await ps.module("reloaded_package.Net", 2, 1, name="net")
+        file.write_text(TEXT + "\ndef broken(:\n")
+        said = await line_with(owner.process.stderr, "cannot be loaded")
+        assert f"{file} cannot be loaded, so the owner goes on with what it has: invalid syntax" in said
+        assert await ps.call("reloaded_package.answer") == 1
+    file.write_text(TEXT + "\nunknown_name\n")
+    said = await line_with(owner.process.stderr, "has changed")
+    assert f"{file} has changed: ps0 drains, and starts again without its objects, because it has no --data-dir" in said
+    await line_with(owner.process.stderr, "so these objects are lost with it: net")
+    said = await line_with(owner.process.stderr, "waiting for a change of")
+    assert f"waiting for a change of {package / '__init__.py'}, {file} [" in said
+    file.write_text(TEXT.replace("return 1", "return 22"))
+    assert await served_again(owner) == owner.address
+    async with tc.connect(owner.address) as ps:
+        assert await ps.call("reloaded_package.answer") == 22
+    owner.process.terminate()
+    await owner.ended()
+    assert owner.process.returncode == 0
+
+
+def test_a_script_starts_again_with_its_arguments_and_more_in_the_same_process(tmp_path: Path) -> None:
+    script = tmp_path / "ps-service"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-S", str(script), "serve", "--name", "a b"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        said, _ = process.communicate()
+    assert process.returncode == 0
+    before = f"{process.pid} serve --name a b"
+    assert said == f"{before}\n{before} --again\n"
 
 
 def test_there_has_to_be_something_to_watch() -> None:
