@@ -23,8 +23,8 @@ AFTER = {
     "source": (pb.MOVE_BEGIN, pb.MOVE_READ, pb.MOVE_CLOSE, pb.MOVE_QUIET, pb.MOVE_ARRIVE, pb.MOVE_RELEASE),
     "target": (pb.MOVE_MAKE, pb.MOVE_ARRIVE, pb.MOVE_RELEASE, pb.MOVE_ACCEPT),
 }
-BEFORE = {"source": (pb.MOVE_RELEASE,), "target": (pb.MOVE_MAKE, pb.MOVE_ARRIVE, pb.MOVE_ACCEPT)}
-"""The steps of a move before and after which an owner is killed."""
+BEFORE = {"source": (), "target": (pb.MOVE_MAKE, pb.MOVE_ARRIVE)}
+"""The steps of a move before and after which an owner is killed. Before others it is as after earlier ones."""
 
 WITH_PASSES = (pb.MOVE_BEGIN, pb.MOVE_READ, pb.MOVE_CLOSE)
 """A pass of the trainer begins with each of these."""
