@@ -20,7 +20,7 @@ from tests.crash.workloads import WORKLOADS
 from tests.crash.workloads.workload import Horizon
 from tests.forking.process import Forking
 
-STEPS = 12
+STEPS = 6
 
 
 @contextmanager

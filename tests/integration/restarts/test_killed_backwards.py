@@ -13,8 +13,12 @@ from torch import nn, optim
 
 import trainer_client as tc
 from ps_service import hosted
+from ps_service.hosting.objects import SHORT_CALLS
 from tests.integration.restarting import Owner
 from tests.integration.support import bits
+
+CALLS = SHORT_CALLS + 4
+"""Enough for some that run in other ways than the first."""
 
 
 class Counting(torch.autograd.Function):
@@ -123,13 +127,12 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
 async def test_buffers_that_a_backward_writes_are_there(owner: Owner, ps: tc.Client, kind: str, steps: bool) -> None:
     net = await ps.module(f"{__name__}.{kind}", name="net")
     opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
-    # Enough for calls that run in other ways than the first.
-    for _ in range(20):
+    for _ in range(CALLS):
         async with ps.context() as ctx:
             await ctx.backward((await net(torch.ones(1, 2, requires_grad=True))).sum(), step=opt if steps else None)
     written = await net.state_dict()
-    assert float(written.pop("_extra_state", written["count"])) == 20.0
+    assert float(written.pop("_extra_state", written["count"])) == CALLS
     await owner.crash()
     again = await net.state_dict()
-    assert float(again.pop("_extra_state", written["count"])) == 20.0
+    assert float(again.pop("_extra_state", written["count"])) == CALLS
     assert bits(again) == bits(written)

@@ -65,8 +65,11 @@ async def test_a_push_does_not_wait_for_what_a_killed_owner_has_answered(
     assert [hosted(each.server).version for each in both] == [1, 1]
 
 
-@pytest.mark.parametrize("policy", [P.Async(), P.BoundedStaleness(2), P.Quorum(2)], ids=lambda each: each.kind)
-@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "checkpoint"),
+    [(P.Async(), False), (P.BoundedStaleness(2), True), (P.Quorum(2), False), (P.Quorum(2), True)],
+    ids=lambda each: getattr(each, "kind", each),
+)
 async def test_a_push_that_counted_before_its_answer_was_lost_is_answered(
     both: list[Owner], client: tc.Client, monkeypatch: pytest.MonkeyPatch, policy: P.Policy, checkpoint: bool
 ) -> None:

@@ -77,7 +77,7 @@ async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) ->
             ps = trainers[number]
             drawn = torch.Generator().manual_seed(number)
             items = await ps.table("items", 2, tc.tables.LazyAdam(0.1), admit=admit, evict=evict, max_rows=64)
-            for step in range(12):
+            for step in range(8):
                 ids = torch.randint(200, (20,), generator=drawn)
                 async with ps.context() as ctx:
                     await ctx.backward((await items(ids)).sum(), step=items.optimizer)
@@ -85,7 +85,7 @@ async def test_trainers_beside_each_other_find_their_rows_again(owner: Owner) ->
                     await items.remove(ids[:5])
                 if step % 7 == 5:
                     await items.upsert(ids[:3].unique(), torch.ones(len(ids[:3].unique()), 2))
-                if step == 11 and not number:
+                if step == 7 and not number:
                     await items.evict(0.3)
 
         for _ in range(2):
