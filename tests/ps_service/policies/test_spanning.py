@@ -138,6 +138,6 @@ MUTANTS: list[tuple[type[Coordinator], type[Follower]]] = [
 def test_the_simulation_finds_mistakes(coordinator: type[Coordinator], follower: type[Follower]) -> None:
     policies = list(POLICIES.values())
     with pytest.raises(AssertionError):
-        for seed in range(120):
+        for seed in range(107, 227):  # of these the first few show all of them
             policy = policies[seed % len(policies)]
             SpanningSimulation(policy, policies, seed, 3, False, coordinator, follower).run(250)

@@ -1,24 +1,17 @@
-"""Moves of slots in any order of their steps, with programs that end and owners that are killed: one owner of each row,
-and no update lost. Without a network and without a clock."""
+"""Steps of moves of slots that owners take: what is refused, and what is left of moves that others end or replace."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ps_service.tables import moving
 from ps_service.tables.hosted_table import HostedTable
 from ps_wire.errors import InvalidArgumentError, RowsMovedError
 from ps_wire.tables.options import SGD, Zeros, to_plain
 from ps_wire.tables.routing import SLOTS, Routing, slots_of
 
-NAMES = ("a", "b", "c")
 IDS = torch.arange(24)
 
 
@@ -37,148 +30,6 @@ def made(owner: str) -> HostedTable:
     )
     table.owner = owner
     return table
-
-
-class Group:
-    """Owners of a table that keep what they do, trainers with routings of their own, and moves that have begun."""
-
-    def __init__(self) -> None:
-        self.tables = {owner: made(owner) for owner in NAMES}
-        self.trainers = [Routing.even(["a", "b"]) for _ in range(2)]
-        self.moves: list[Iterator[None]] = []
-        self.expected = dict.fromkeys(IDS.tolist(), 0.0)
-        self._numbers = itertools.count(1)
-
-    def kill(self, owner: str) -> None:
-        """Starts an owner again with what it had."""
-        state = self.tables[owner].state_copy()
-        table = self.tables[owner] = made(owner)
-        table.load_state_dict({**state, "time": 0})
-
-    def follow(self, trainer: int, owner: str) -> None:
-        """As `Follower.follow`."""
-        while (told := self.tables[owner].routing_now()) is None:
-            self.tables[owner]._leaving.closed_until = 0.0  # type: ignore[union-attr]
-        own, theirs = self.trainers[trainer], Routing.from_plain(told)
-        merged = own.merged(theirs)
-        if theirs.merged(merged) is not theirs:
-            self.tables[owner].agree(merged.to_plain())
-        self.trainers[trainer] = merged
-
-    def update(self, trainer: int, id: int, remove: bool = False) -> None:
-        """Has a trainer add one to a row, or remove it: it reads it, and puts it."""
-        ids = torch.tensor([id])
-        for _ in range(8):
-            routing = self.trainers[trainer]
-            owner = routing.owners[int(routing.of_slot[slots_of(ids)])]
-            table, mark = self.tables[owner], routing.marks.get(owner, 0)
-            try:
-                (row,) = table.look_up([(None, ids, None, None, 1, mark)])
-                table.remove(ids) if remove else table.put({"ids": ids, "values": row + 1})
-            except RowsMovedError:
-                self.follow(trainer, owner)
-                continue
-            assert row.item() == self.expected[id]
-            self.expected[id] = 0.0 if remove else self.expected[id] + 1
-            return
-        raise AssertionError(f"no owner takes {id}")
-
-    def move(self, source: str, target: str, part: int) -> Iterator[None]:
-        """The steps of a move of some slots that an owner has, as `Move` takes them."""
-        move, one, other = str(next(self._numbers)), self.tables, self.tables
-        slots = one[source].routing.slots(source) & (torch.arange(SLOTS) % 3 != part)
-        if source == target or not slots.any():
-            return
-        routing = one[source].routing_now()
-        if routing is None:
-            return
-        turn = one[source].begin_move(move, slots, target)
-        yield
-        other[target].agree(routing)
-        yield
-        other[target].begin_arrival(move, slots, source, turn)
-        yield
-        begin: int | None = 0
-        while begin is not None:
-            begin = other[target].purge(begin, move)
-        yield
-        block, _ = one[source].moving_rows(move, 0)
-        yield
-        other[target].stage(move, block, torch.empty(0, dtype=torch.int64))
-        yield
-        one[source].close(move, moving.LONGEST_CLOSED)
-        yield
-        if not one[source].is_quiet(move):
-            return
-        yield
-        block, gone, left = one[source].changed_rows(move)
-        yield
-        assert not left
-        other[target].stage(move, block, gone)
-        yield
-        other[target].is_ready(move)
-        yield
-        told = one[source].release(move)
-        yield
-        if told is not None:
-            other[target].agree(told)
-            yield
-        one[source].reopen(move, True)
-        yield
-        begin = 0
-        while begin is not None:
-            begin = one[source].purge(begin, move)
-
-    def check(self) -> None:
-        """Checks that no slot has two owners, and finally that trainers find all rows as they were updated."""
-        owned = torch.stack([each.routing.slots(owner) for owner, each in self.tables.items()]).sum(0)
-        assert int(owned.max()) <= 1
-        ids = [int(id) for each in self.tables.values() for id in self._rows(each)]
-        assert len(ids) == len(set(ids))
-
-    @staticmethod
-    def _rows(table: HostedTable) -> Any:
-        found, begin = [], 0
-        while begin is not None:
-            block, begin = table.read_block(begin, False, table.mark)  # type: ignore[assignment]
-            found.append(block["ids"])
-        return torch.cat(found)
-
-
-steps = st.one_of(
-    st.tuples(st.just("update"), st.integers(0, 1), st.sampled_from(IDS.tolist()), st.booleans()),
-    st.tuples(st.just("move"), st.sampled_from(NAMES), st.sampled_from(NAMES), st.integers(0, 2)),
-    st.tuples(st.just("go on"), st.integers(0, 3), st.integers(1, 12)),
-    st.tuples(st.just("kill"), st.sampled_from(NAMES)),
-    st.tuples(st.just("forget"), st.integers(0, 3)),
-    st.tuples(st.just("follow"), st.integers(0, 1), st.sampled_from(NAMES)),
-)
-
-
-@given(st.lists(steps, min_size=8, max_size=60))
-def test_any_order_of_moves_updates_and_kills(program: list[Any]) -> None:
-    group = Group()
-    for what, *args in program:
-        match what:
-            case "update":
-                group.update(*args)
-            case "move":
-                group.moves.append(group.move(*args))
-            case "kill":
-                group.kill(*args)
-            case "follow":
-                group.follow(*args)
-            case "forget" if args[0] < len(group.moves):
-                del group.moves[args[0]]
-            case "go on" if args[0] < len(group.moves):
-                try:
-                    for _ in range(args[1]):
-                        next(group.moves[args[0]])
-                except (StopIteration, RowsMovedError):
-                    del group.moves[args[0]]
-        group.check()
-    for trainer, id in itertools.product(range(2), IDS.tolist()):
-        group.update(trainer, id)
 
 
 @pytest.mark.parametrize(
