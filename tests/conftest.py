@@ -7,6 +7,7 @@ import faulthandler
 import gc
 import json
 import logging
+import multiprocessing
 import os
 import random
 import signal
@@ -52,8 +53,21 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
     if getattr(config.option, "numprocesses", None):
         forking = Forking(more=["examples", "benchmarks"])
-        os.environ[SHARED] = json.dumps(forking.variables)
+        # The processes that run tests are forked, too: torch and its compiler are imported once for all of them. They
+        # compute in one thread each, as those that a test forks do: threads that wait for each other would spin.
+        config.option.tx = [f"popen//python={forking.python}"] * len(config.option.tx)
+        os.environ |= forking.variables | {SHARED: json.dumps(forking.variables)}
         config.add_cleanup(forking.close)
+    elif "FORKING_PYTHON" in os.environ:
+        _start_interpreters()
+
+
+def _start_interpreters() -> None:
+    """Has this process, which was forked, start real interpreters as long as a test asks for nothing else."""
+    sys.executable = os.environ["FORKING_PYTHON"]
+    multiprocessing.set_executable(sys.executable)
+    for name in ("FORKING_PYTHON", "FORKING_LAUNCHER", "FORKING_ADDRESS"):
+        os.environ.pop(name, None)
 
 
 # How long examples take says something about the machine: neither a deadline nor a check of their making. The profile

@@ -2,8 +2,8 @@
 
 python -IS launcher.py ARGUMENTS
 
-The process that starts it sees a process that takes signals and ends, as with `python ARGUMENTS`. It has modules and
-the processes of `multiprocessing` forked. A real interpreter runs everything else.
+The process that starts it sees a process that takes signals and ends, as with `python ARGUMENTS`. Forked are modules,
+the processes of `multiprocessing`, and those in which pytest-xdist runs tests. A real interpreter runs everything else.
 
 It imports what is built in only: `signal`, `socket` and `json` take longer than all else that it does.
 """
@@ -19,8 +19,8 @@ import sys
 REAL = ("benchmarks.leash",)
 """Modules that a real interpreter runs, because they ask for the process that has started them."""
 
-SPAWNED = "from multiprocessing.spawn import "
-"""With this begins the program of a process of `multiprocessing`."""
+BEGINNINGS = ("from multiprocessing.spawn import ", "import sys;exec(eval(sys.stdin.readline()))")
+"""With these begin the programs of processes of `multiprocessing`, and of those in which pytest-xdist runs tests."""
 
 FORWARDED = (_signal.SIGINT, _signal.SIGTERM)
 
@@ -31,8 +31,8 @@ def program(arguments: list[str]) -> list[str]:
         if argument == "-m":
             return arguments[number:] if arguments[number + 1] not in REAL else []
         if argument == "-c":
-            return arguments[number:] if arguments[number + 1].startswith(SPAWNED) else []
-        if argument != "-B":
+            return arguments[number:] if arguments[number + 1].startswith(BEGINNINGS) else []
+        if argument not in ("-B", "-u"):
             return []
     return []
 
