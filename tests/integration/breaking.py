@@ -60,13 +60,14 @@ class Found:
         self._counts[direction, kind(packet)] += 1
         return Fault.NONE
 
-    def places(self, kinds: Sequence[str] = ()) -> list[Place]:
-        """The first and the last packet of every kind; of these kinds, if there are any, the first."""
+    def places(self, kinds: Sequence[str] = (), last: bool = False) -> list[Place]:
+        """The first packet of every kind, or of these kinds, and with `last` the last one."""
         assert {kind for _, kind in self._counts} >= set(kinds)
         return [
             Place(direction, kind, earlier)
             for (direction, kind), count in self._counts.items()
-            for earlier in (sorted({0, count - 1}) if not kinds else [0] if kind in kinds else [])
+            if not kinds or kind in kinds
+            for earlier in (sorted({0, count - 1}) if last else [0])
         ]
 
 
@@ -109,11 +110,13 @@ async def same_wherever_it_breaks(
         job: Runs with a plan of faults, and returns what is to be the same.
         fault: What happens to one packet.
         direction: Of the packets; None for both.
-        kinds: Of the packets, of which each breaks once; none for the first and the last packet of every kind.
+        kinds: Of the packets, of which the first breaks; none for every kind. With a request that runs without being
+            answered, which is the hardest, the last packet of every kind breaks, too.
     """
     found = Found()
     expected = await job(found)
-    places = [place for place in found.places(kinds) if direction in (None, place.direction)]
+    last = not kinds and fault is Fault.CUT_AFTER
+    places = [place for place in found.places(kinds, last) if direction in (None, place.direction)]
     plans = [BreakAt(fault, place) for place in places]
     for plan, result in zip(plans, await asyncio.gather(*map(job, plans)), strict=True):
         assert result == expected, plan

@@ -14,7 +14,7 @@ import trainer_client as tc
 from tests.integration.breaking import same_wherever_it_breaks
 from tests.integration.restarting import Owner
 from tests.integration.support import bits, in_memory
-from trainer_client.transport.faulty import FaultyConnector, Plan
+from trainer_client.transport.faulty import Direction, Fault, FaultyConnector, Plan
 
 IDS = torch.tensor([5, -9, 5, 7, 8])
 
@@ -41,7 +41,7 @@ async def run(plan: Plan, work: Callable[[tc.Client], Awaitable[list[Any]]] = jo
 
 
 async def test_a_table_has_the_same_bits_wherever_a_stream_breaks() -> None:
-    await same_wherever_it_breaks(run, 0)
+    await same_wherever_it_breaks(run, Fault.CUT_AFTER, Direction.TO_OWNER)
 
 
 async def keep(ps: tc.Client) -> list[Any]:
@@ -58,7 +58,7 @@ async def keep(ps: tc.Client) -> list[Any]:
 
 
 async def test_rows_are_put_and_removed_once_wherever_a_stream_breaks() -> None:
-    await same_wherever_it_breaks(lambda plan: run(plan, keep), 1)
+    await same_wherever_it_breaks(lambda plan: run(plan, keep), Fault.CUT_AFTER, Direction.TO_OWNER)
 
 
 ADAM = tc.tables.LazyAdam(lr=0.1)

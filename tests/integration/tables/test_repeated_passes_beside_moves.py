@@ -44,12 +44,14 @@ async def test_a_step_that_some_owners_have_applied_counts_once_for_each_row(
     ps, other = trio
     items = await table_of(ps, "items", tc.tables.SGD(1.0), init=tc.tables.Zeros())
     attempts: list[torch.Tensor] = []
+    # Where rows move once before an attempt, they do so a second time.
+    most = 4 if len(moves) == 1 else 3
 
     async def step(ctx: tc.Context) -> None:
         parts = (ids_of(items, "ps0"), IDS)
         attempts.append(parts[min(len(attempts), 1)])
         await step_on(ctx, items, attempts[-1])
-        if len(attempts) < 4:
+        if len(attempts) < most:
             raise tc.errors.ContextLostError("lost")
 
     async def attach() -> None:
@@ -57,7 +59,7 @@ async def test_a_step_that_some_owners_have_applied_counts_once_for_each_row(
             await other.rebalance(["items"], owners)
 
     await ps.run(step, attach=attach, attempts=5)
-    assert len(attempts) == 4 and 0 < len(attempts[0]) < len(IDS)
+    assert len(attempts) == most and 0 < len(attempts[0]) < len(IDS)
     assert (await items(IDS)).unique().tolist() == [-1.0]
     await ps.run(step)
     assert (await items(IDS)).unique().tolist() == [-2.0]
