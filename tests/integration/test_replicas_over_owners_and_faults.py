@@ -90,7 +90,9 @@ async def test_a_push_counts_once_on_every_owner_wherever_the_stream_breaks(
     policy: tc.policies.Policy, fault: Fault
 ) -> None:
     # The owner that decides gets the step, and the other one what it is to hold and what was decided.
-    kinds = ["add_gradients", "step", "pull", "hold", "settle"]
+    kinds = ["step", "hold", "settle"]
+    if policy == CASES["plain"]:
+        kinds += ["add_gradients", "pull"]  # the same with every policy
     await same_wherever_it_breaks(lambda plan: job(policy, plan), fault, kinds=kinds)
 
 

@@ -256,9 +256,9 @@ async def test_all_rows_are_written_anew_where_files_are_damaged(
 
 async def test_an_export_that_is_cancelled_at_any_moment_lets_others_write(ps: tc.Client, tmp_path: Path) -> None:
     await ps.table("items", 4)
-    for number in range(30):
+    for number in range(15):
         going_on = ps.export(tmp_path, follow=True, every=0.01)
-        await asyncio.sleep(number * 0.001)
+        await asyncio.sleep(number * 0.002)
         going_on.cancel()
         with suppress(tc.errors.CancelledCallError, tc.errors.InvalidArgumentError):
             await going_on  # the one before may have the folder for a moment

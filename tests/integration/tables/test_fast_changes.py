@@ -70,7 +70,7 @@ class Hot:
                 await self.change()
 
 
-@pytest.fixture(params=[["ps0"], ["ps0", "ps1"]], ids=["one owner", "two owners"])
+@pytest.fixture
 async def hot(request: pytest.FixtureRequest, owners: list[Server], ps: tc.Client) -> AsyncIterator[Hot]:
     items = await table_of(ps, "items", owners=request.param)
     async with tc.connect(*(each.address for each in owners)) as other:
@@ -82,7 +82,9 @@ async def hot(request: pytest.FixtureRequest, owners: list[Server], ps: tc.Clien
 both = pytest.mark.parametrize("hot", [["ps0", "ps1"]], indirect=True, ids=["two owners"])
 
 
-@pytest.mark.parametrize("from_the_beginning", [True, False])
+@pytest.mark.parametrize(
+    ("hot", "from_the_beginning"), [(["ps0"], True), (["ps0", "ps1"], False)], indirect=["hot"], ids=["all", "later"]
+)
 async def test_a_version_comes(hot: Hot, owners: list[Server], from_the_beginning: bool) -> None:
     rows = Rows() if from_the_beginning else await known(hot.items, Rows())
     await hot.change()
@@ -91,6 +93,7 @@ async def test_a_version_comes(hot: Hot, owners: list[Server], from_the_beginnin
     assert await known(hot.items, rows) == await all_of(hot.items) and rows.resets == 1
 
 
+@both
 async def test_rows_that_move_meanwhile_come_again(hot: Hot, ps: tc.Client) -> None:
     rows = Rows()
     await hot.follow(rows, lambda: ps.rebalance([hot.items]))
@@ -111,6 +114,7 @@ async def test_an_owner_that_gives_up_costs_another_look(hot: Hot, owners: list[
     await until(lambda: not any(readers(owners)))
 
 
+@both
 async def test_who_does_not_read_on_has_nothing_kept(hot: Hot, owners: list[Server]) -> None:
     async with asyncio.timeout(60), aclosing(hot.items.changes(every=0)) as changes:
         async for _ in changes:

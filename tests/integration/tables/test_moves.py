@@ -179,7 +179,6 @@ async def test_new_owners_have_the_options_of_the_optimizer(
 async def test_new_owners_do_with_nan_as_the_others(trio: tuple[tc.Client, tc.Client], non_finite: Any) -> None:
     ps, other = trio
     items = await table_of(ps, "items", tc.tables.SGD(0.5), owners=["ps0"], non_finite=non_finite)
-    await ps.rebalance([items], ["ps0", "ps1"])
     its = await other.table("items")
     await other.rebalance([its], NAMES)
     await train(ps, items, drawn(1))

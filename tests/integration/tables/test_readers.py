@@ -53,7 +53,13 @@ async def until_members(ps: tc.Client, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [tc.policies.Sync(), tc.policies.BoundedStaleness(0), tc.policies.Quorum(1, of=1)], ids=str
+    ("clients", "policy"),
+    [
+        *((number, tc.policies.Sync()) for number in (1, 2)),
+        *((1, tc.policies.BoundedStaleness(0)), (2, tc.policies.Quorum(1, of=1))),
+    ],
+    indirect=["clients"],
+    ids=str,
 )
 async def test_no_round_waits_for_a_program_that_only_reads(
     clients: tuple[tc.Client, ...], policy: tc.policies.Policy, tmp_path: Path

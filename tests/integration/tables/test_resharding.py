@@ -145,7 +145,7 @@ async def test_what_admission_and_eviction_keep_goes_with_the_rows(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("before", "after", "policy"),
-    [(1, 3, tc.policies.Sync(1)), (3, 2, tc.policies.Async(tc.policies.Scale())), (2, 1, tc.policies.Sync(1))],
+    [(1, 3, tc.policies.Sync(1)), (3, 2, tc.policies.Async(tc.policies.Scale()))],
     ids=str,
 )
 async def test_policies_begin_their_rounds_anew(
@@ -219,9 +219,7 @@ async def test_tables_of_some_owners_stay_with_these_or_go_where_they_are_told(t
     assert set((await restored(old, tmp_path / "b", ["x", "y"])).rows["stays"]) == {"x", "y"}
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "everywhere"), [(2, 3, True), (2, 1, False), (2, 2, True), (2, 2, False), (1, 2, True)]
-)
+@pytest.mark.parametrize(("before", "after", "everywhere"), [(1, 2, True), (2, 1, False), (2, 2, True), (2, 2, False)])
 async def test_who_follows_a_table_reads_all_of_its_rows_anew(
     tmp_path: Path, before: int, after: int, everywhere: bool
 ) -> None:

@@ -101,7 +101,7 @@ async def test_all_of_an_owner_is_as_of_the_same_step(ps: tc.Client) -> None:
                 await ctx.backward(loss, step=opt)
 
     training, seen = asyncio.create_task(steps()), set()
-    for number in range(30):
+    for number in range(15):
         pinned = await ps.snapshot(f"at-{number}", [net, items])
         weight = (await pinned[net].state_dict())["weight"].item()
         assert weight == (await pinned[items].read(torch.tensor([5]))).values.item()

@@ -35,17 +35,19 @@ async def values(items: tc.Table) -> list[float]:
     return (await items(IDS))[:, 0].tolist()
 
 
-@pytest.fixture(params=[1, 2], ids=["one owner", "two owners"])
+@pytest.fixture
 async def both(request: pytest.FixtureRequest, start_owner: StartOwner):  # type: ignore[no-untyped-def]
-    """Two clients of the same owners."""
-    addresses = [(await start_owner(f"ps{number}")).address for number in range(request.param)]
+    """Two clients of the same owners: of two, if nothing else is asked for."""
+    addresses = [(await start_owner(f"ps{number}")).address for number in range(getattr(request, "param", 2))]
     async with tc.connect(*addresses) as one, tc.connect(*reversed(addresses)) as other:
         yield one, other
 
 
 Both = tuple[tc.Client, tc.Client]
+one_or_two = pytest.mark.parametrize("both", [1, 2], indirect=True, ids=["one owner", "two owners"])
 
 
+@one_or_two
 async def test_nothing_is_applied_before_the_step_and_all_look_ups_of_a_pass_then(both: Both) -> None:
     ps, _ = both
     items = await zeros(ps)
@@ -72,7 +74,7 @@ async def test_two_trainers_share_the_table_and_its_optimizer(both: Both) -> Non
     assert await values(here) == await values(there) == [-20, -10, -20, -10]
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize(("both", "reduce"), [(1, "sum"), (2, "mean")], indirect=["both"])
 async def test_sync_sums_the_gradients_of_trainers_by_id(both: Both, reduce: str) -> None:
     ps, other = both
     policy = tc.policies.Sync(2, reduce)  # type: ignore[arg-type]
@@ -151,6 +153,7 @@ async def step_on(ps: tc.Client, items: tc.Table, ids: torch.Tensor, factor: flo
         return await ctx.backward((await items(ids)).sum() * factor, step=items.optimizer)
 
 
+@one_or_two
 async def test_a_gradient_that_is_not_finite_changes_no_row_on_any_owner(both: Both) -> None:
     ps, _ = both
     items = await zeros(ps)
@@ -234,6 +237,7 @@ async def test_learning_rates_and_schedules(both: Both) -> None:
     assert await values(items) == [-25, -12.5, -25, -12.5]
 
 
+@one_or_two
 async def test_one_step_for_tables_modules_and_local_parameters(both: Both) -> None:
     ps, _ = both
     items, users = await zeros(ps), await zeros(ps, "users", owners=["ps0"])
