@@ -23,11 +23,15 @@ IDS = torch.arange(-40, 40).repeat(2)[torch.randperm(160, generator=torch.Genera
 OFFSETS = torch.arange(0, 160, 2)
 
 
-@pytest.fixture(params=[1, 2], ids=["one owner", "two owners"])
+@pytest.fixture
 async def ps(request: pytest.FixtureRequest, start_owner: StartOwner) -> AsyncIterator[tc.Client]:
-    addresses = [(await start_owner(f"ps{number}")).address for number in range(request.param)]
+    """A trainer of two owners, if nothing else is asked for."""
+    addresses = [(await start_owner(f"ps{number}")).address for number in range(getattr(request, "param", 2))]
     async with tc.connect(*addresses) as client:
         yield client
+
+
+one_or_two = pytest.mark.parametrize("ps", [1, 2], indirect=True, ids=["one owner", "two owners"])
 
 
 async def zeros(ps: tc.Client, name: str = "items", **more: Any) -> tc.Table:
@@ -64,7 +68,13 @@ def gradient(bags: bool = False) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "codec", [tc.codecs.FP16(), tc.codecs.BF16(), tc.codecs.Int8(block=DIM), tc.codecs.Zstd(), None], ids=str
+    ("ps", "codec"),
+    [
+        *((number, codec) for number in (1, 2) for codec in (tc.codecs.Int8(block=DIM), None)),
+        *((1, tc.codecs.FP16()), (2, tc.codecs.BF16()), (2, tc.codecs.Zstd())),
+    ],
+    indirect=["ps"],
+    ids=str,
 )
 async def test_rows_get_what_the_codec_makes_of_their_gradient(ps: tc.Client, codec: Any) -> None:
     for bags in (False, True):
@@ -123,6 +133,7 @@ async def test_what_a_codec_cannot_express_arrives_as_it_is(ps: tc.Client, codec
     torch.testing.assert_close(found, expected, rtol=2**-7, atol=float(expected.abs().max()) / 200)
 
 
+@one_or_two
 async def test_codecs_are_chosen_by_the_names_of_tables_and_small_gradients_are_sent_as_they_are(ps: tc.Client) -> None:
     choice = {"coarse*": tc.codecs.Int8(), "default": None}
     coarse, exact = await zeros(ps, "coarse", compress=choice), await zeros(ps, "exact", compress=choice)
@@ -161,6 +172,7 @@ BROKEN = {
 }
 
 
+@one_or_two
 async def test_lengths_are_checked_and_a_wrong_message_changes_nothing(
     ps: tc.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
