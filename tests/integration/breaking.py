@@ -113,6 +113,7 @@ async def same_wherever_it_breaks(
         kinds: Of the packets, of which the first breaks; none for every kind. With a request that runs without being
             answered, which is the hardest, the last packet of every kind breaks, too.
     """
+    assert isinstance(fault, Fault), "anything else would break nothing"
     found = Found()
     expected = await job(found)
     last = not kinds and fault is Fault.CUT_AFTER
