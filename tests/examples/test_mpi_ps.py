@@ -15,7 +15,7 @@ from examples.mpi_ps.report import draw, table
 from examples.mpi_ps.settings import Settings
 from examples.mpi_ps.training import Run, train
 
-SMALL = Settings(trainers=2, steps=40)
+SMALL = Settings(trainers=2, steps=20, lr=0.5)
 COMPARED = ["sync", "sync, top 1 %", "sync, top 1 %, no feedback", "local SGD, every 10", "DiLoCo, every 10"]
 
 
