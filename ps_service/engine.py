@@ -49,7 +49,7 @@ from ps_service.training.schedulers import HostedScheduler
 from ps_wire import tracing
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import Limits
-from ps_wire.numerics import operators
+from ps_wire.numerics import operators, vector_functions
 from ps_wire.tables.names import OPTIMIZER, SHARD
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ class Engine:
         self.curves: Final = Curves()
         self._began = time.monotonic()
         operators.resolve()
+        vector_functions.settle()
         self.events: Final = Events()
         self.slow_seconds: Final = self.limits.slow_call_seconds or math.inf
         self.inline_limit: Final = InlineLimit(lambda: self.compute.hand_over_seconds, lambda: self.counters.is_busy)

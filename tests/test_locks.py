@@ -20,6 +20,7 @@ PLAIN = {
     "ps_wire/codec/sources.py": SHORT,
     "ps_wire/connections/buffers.py": SHORT,
     "ps_wire/numerics/operators.py": SHORT,
+    "ps_wire/numerics/vector_functions.py": SHORT,
     "ps_wire/runtime/latency.py": SHORT,
     "ps_wire/runtime/locks.py": REPORTED,
     "ps_wire/runtime/scopes.py": SHORT,
