@@ -9,6 +9,7 @@ from torch import nn
 
 from ps_wire.codec.names import name_of
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics.vector_functions import settle
 from ps_wire.refs import ContextId, Ref, new_trainer_id
 from ps_wire.runtime.noop import noop
 from ps_wire.status import OwnerStatus
@@ -71,6 +72,7 @@ class Client(PassMethods, Connected, TableMethods, TrainingMethods, DurabilityMe
     def __init__(
         self, connectors: Sequence[Connector], settings: Settings, dial: Callable[[str], Connector] | None = None
     ) -> None:
+        settle()
         trainer = new_trainer_id()
         self._openings = Openings()
         settings.last_pass = self._openings.last
