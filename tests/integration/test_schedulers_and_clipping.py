@@ -249,14 +249,16 @@ async def test_powers_that_are_too_large_make_an_infinite_norm_as_in_torch(model
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("norm_type", [2.0, math.inf])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-async def test_norms_that_are_no_numbers_scale_as_in_torch(model: Model, value: float) -> None:
+async def test_norms_that_are_no_numbers_scale_as_in_torch(model: Model, value: float, norm_type: float) -> None:
     await model.make(lr=0.1)
     async with model.ps.context() as ctx:
         await ctx.backward((await model.nets[0](torch.tensor([[value, 1.0, 1.0, 1.0]]))).sum())
         model.twins[0](torch.tensor([[value, 1.0, 1.0, 1.0]])).sum().backward()
-        norm = await ctx.clip_grad_norm(model.parameters(), 1.0)
-        wanted = nn.utils.clip_grad_norm_(model.local_parameters(), 1.0)
+        # The one without a number comes last.
+        norm = await ctx.clip_grad_norm(model.parameters()[::-1], 1.0, norm_type)
+        wanted = nn.utils.clip_grad_norm_(model.local_parameters(), 1.0, norm_type)
         assert norm.isnan() if wanted.isnan() else norm == wanted
         found = await ctx.get_gradients()
         for name, parameter in model.twins[0].named_parameters():

@@ -75,7 +75,8 @@ async def clip(
     )
     own = [float(torch.linalg.vector_norm(g, norm_type)) for g in map(gradients.of, local) if g is not None]
     if math.isinf(norm_type):
-        total = max((*powers, *own), default=0.0)
+        # Of torch, for which NaN is the largest; for Python it depends on the order.
+        total = float(torch.tensor([0.0, *powers, *own], dtype=torch.float64).max())
     else:
         try:
             total = (sum(powers) + sum(norm**norm_type for norm in own)) ** (1 / norm_type)
