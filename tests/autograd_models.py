@@ -81,6 +81,21 @@ class Meets(nn.Module):
 
 
 @hosted
+class MeetsBetween(nn.Module):
+    """A linear layer that is used before and after as many callers as the call says have come to it."""
+
+    def __init__(self, size: int, name: str) -> None:
+        super().__init__()
+        self.inner = nn.Linear(size, size)
+        self.name = name
+
+    def forward(self, x: torch.Tensor, parties: int = 1) -> torch.Tensor:
+        y = self.inner(x)
+        rendezvous(f"{parties} in {self.name}", parties)
+        return y + self.inner(2 * x)
+
+
+@hosted
 class Waits(nn.Module):
     """Says that a forward has begun, and waits until it may go on; has a setting that can be changed meanwhile."""
 

@@ -28,7 +28,9 @@ def numerics_of(request: Any) -> AbstractContextManager[object]:
     regions = [_region(each) for each in message.autocast]
     here = tuple(each for each in regions if each.device == "cpu" or torch.cuda.is_available())
     stack = ExitStack()
-    stack.enter_context(Autocasts(here, not message.uncached).entered())
+    # Torch has one cache of casts for the process, by parameter alone: another call would find those of this one, of
+    # another dtype too.
+    stack.enter_context(Autocasts(here, cached=False).entered())
     if message.HasField("seed"):
         scope = current_scope.get()
         if scope is not None:

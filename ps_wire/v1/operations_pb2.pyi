@@ -254,14 +254,12 @@ class Autocast(_message.Message):
     def __init__(self, device: _Optional[str] = ..., dtype: _Optional[_Union[_values_pb2.DType, str]] = ...) -> None: ...
 
 class Numerics(_message.Message):
-    __slots__ = ("autocast", "uncached", "seed")
+    __slots__ = ("autocast", "seed")
     AUTOCAST_FIELD_NUMBER: _ClassVar[int]
-    UNCACHED_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     autocast: _containers.RepeatedCompositeFieldContainer[Autocast]
-    uncached: bool
     seed: int
-    def __init__(self, autocast: _Optional[_Iterable[_Union[Autocast, _Mapping]]] = ..., uncached: bool = ..., seed: _Optional[int] = ...) -> None: ...
+    def __init__(self, autocast: _Optional[_Iterable[_Union[Autocast, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class CallRequest(_message.Message):
     __slots__ = ("target", "method", "args", "kwargs", "context", "call", "training", "keep", "function", "place", "numerics", "result_id", "results", "own_mode")

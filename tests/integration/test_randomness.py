@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 import trainer_client as tc
+from ps_service.hosting.views import CLEAN_CALLS
 from ps_wire.numerics.seeds import Seeds, derived
+from tests.autograd_models import MeetsBetween
 from tests.conftest import StartProcess
 from tests.integration.restarting import Owner
 from tests.training import apart, identical, owners, training, twin
@@ -233,3 +235,29 @@ async def test_autocast_is_that_of_a_local_run(inside: bool) -> None:
             assert (await handles[0](x)).dtype == torch.bfloat16
             assert (await ps.call(torch.mm, x, x.t())).dtype == torch.bfloat16
         assert (await handles[0](x)).dtype == torch.float32
+
+
+async def test_calls_at_the_same_time_have_autocast_of_their_own(request: pytest.FixtureRequest) -> None:
+    async with training() as (_, ps):
+        net = await ps.module("tests.autograd_models.MeetsBetween", 32, request.node.name)
+        local = MeetsBetween(32, "here")
+        local.load_state_dict(await net.state_dict())
+        async with ps.context():
+            for _ in range(CLEAN_CALLS):  # from then on they run side by side
+                await net(X)
+
+        async def gradient(dtype: torch.dtype) -> torch.Tensor:
+            async with ps.context() as ctx:
+                with torch.autocast("cpu", dtype=dtype):
+                    y = net(X, 2)
+                y = await y
+                assert y.dtype == dtype
+                await ctx.backward(y.float().sin().sum())
+                return (await ctx.get_gradients())[net.parameter("inner.weight")]
+
+        dtypes = (torch.bfloat16, torch.float16)
+        for dtype, found in zip(dtypes, await asyncio.gather(*map(gradient, dtypes)), strict=True):
+            local.zero_grad()
+            with torch.autocast("cpu", dtype=dtype, cache_enabled=False):
+                local(X).float().sin().sum().backward()
+            assert identical(found, local.inner.weight.grad)
