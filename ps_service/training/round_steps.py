@@ -79,7 +79,7 @@ class RoundSteps:
         self._history = None
         if isinstance(stale, Compensate):
             self._history = ParameterHistory(self.optimizer.parameters, stale.lambda_)
-            self._history.keep(version)
+            self._history.keep(self.optimizer.version)
 
     @property
     def compensates(self) -> bool:
@@ -118,7 +118,7 @@ class RoundSteps:
                     self._unchanged.extend(range(first, optimizer.version + 1))
         finally:
             if self._history is not None:
-                self._history.keep(version)
+                self._history.keep(self.optimizer.version)
 
     def contribution(self, context: PassContext | None) -> Contribution:
         """The gradients of a context for covered parameters, to be offered to a round. Raises as

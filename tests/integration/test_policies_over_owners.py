@@ -70,6 +70,32 @@ async def test_all_owners_have_made_the_same_steps(policy: tc.policies.Policy) -
         assert not any(held(server) for server in servers[1:])
 
 
+@pytest.mark.parametrize("ahead", [0, 3])
+async def test_a_stale_gradient_is_compensated_on_all_owners(ahead: int) -> None:
+    x = 3 * batches(1)[0]
+    async with trainers(2, None, momentum=0.0) as (servers, (slow, fast)):
+        for _ in range(ahead):  # without a gradient on the first owner
+            async with fast.client.context() as ctx:
+                await ctx.backward((await fast.nets[1](x)).square().mean(), step=fast.opt)
+        assert [hosted(server).version for server in servers] == [0, ahead]
+        await slow.opt.set_policy(tc.policies.Async(tc.policies.Compensate(0.5)))
+        net, _ = await local(slow)
+        opt = optim.SGD(net.parameters(), lr=0.1)
+        await fast.step(x)
+        learn(net, opt, x)
+        then = [parameter.detach().clone() for parameter in net.parameters()]
+        gradients = torch.autograd.grad(net(x).square().mean(), list(net.parameters()))
+        async with slow.client.context() as ctx:
+            await ctx.backward(await slow.loss(x))
+            await fast.step(x)
+            learn(net, opt, x)
+            await slow.opt.step(ctx)
+        for parameter, gradient, old in zip(net.parameters(), gradients, then, strict=True):
+            parameter.grad = gradient + 0.5 * gradient * gradient * (parameter.detach() - old)
+        opt.step()
+        await same_nets(slow, net)
+
+
 async def test_a_quorum_of_any_keeps_sums_of_its_open_round() -> None:
     async with trainers(2, tc.policies.Quorum(4)) as (servers, group):
         net, opt = await local(group[0])
