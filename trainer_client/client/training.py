@@ -139,7 +139,8 @@ class TrainingMethods:
 
         Raises:
             InvalidArgumentError: This is no replica, the local optimizer steps no parameter of it, the policy sums, it
-                was made with an overlap, or two of several replicas are of the same module.
+                was made with an overlap, its parameters were written to since the last pull, for example by
+                `load_state_dict`, or two of several replicas are of the same module.
             NameConflictError: The optimizer on the owner exists with other options or another policy.
         """
         local_steps.check(replica, inner, method, policy)

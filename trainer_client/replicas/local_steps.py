@@ -106,8 +106,9 @@ class LocalSteps:
         steps: Local steps since the last push that counted or was dropped.
 
     Raises:
-        InvalidArgumentError: The local optimizer steps no parameter of the replica, `every` is no such number, or the
-            replica was made with an overlap. For several replicas: see `Replicas.local_steps`.
+        InvalidArgumentError: The local optimizer steps no parameter of the replica, `every` is no such number, the
+            replica was made with an overlap, or its parameters were written to since the last pull. For several
+            replicas: see `Replicas.local_steps`.
     """
 
     def __init__(self, replica: Pushing, inner: optim.Optimizer, outer: OwnersOptimizer, every: int) -> None:

@@ -264,7 +264,10 @@ class Pushing(nn.Module, ABC):
 
     @abstractmethod
     def check_local_steps(self, opt: OwnersOptimizer | None = None) -> None:
-        """Raises `InvalidArgumentError` if it takes no local steps, or the optimizer on the owners steps no replica."""
+        """Raises `InvalidArgumentError` if it takes no local steps, parameters were written to since the last pull, or
+        the optimizer on the owners steps no replica."""
+        for each in self._exchanges:
+            each.tensors.check_unwritten()
 
     def begin_local_steps(self, opt: OwnersOptimizer) -> None:
         """Keeps the pulled parameters from now on, because local steps change those here; checks as above."""

@@ -98,7 +98,8 @@ class Replica(Pushing):
 
         Raises:
             InvalidArgumentError: The local optimizer steps no parameter of this replica, the optimizer on the owner has
-                parameters elsewhere, or this replica was made with an overlap.
+                parameters elsewhere, this replica was made with an overlap, or its parameters were written to since the
+                last pull, for example by `load_state_dict`: call `pull` first.
         """
         return LocalSteps(self, inner, opt, every)
 
@@ -107,6 +108,7 @@ class Replica(Pushing):
             opt.part_on(self.exchange.session)
         if self._overlap.most:
             raise InvalidArgumentError("a replica with an overlap takes no local steps")
+        super().check_local_steps(opt)
 
     def push_difference(
         self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]
@@ -189,8 +191,8 @@ class Replicas(Pushing):
 
         Raises:
             InvalidArgumentError: The local optimizer steps no parameter of a replica, the optimizer on the owners lacks
-                a part for a replica or has parameters in this process, two replicas are of the same module, or this was
-                made with an overlap.
+                a part for a replica or has parameters in this process, two replicas are of the same module, this was
+                made with an overlap, or parameters were written to since the last pull.
         """
         return LocalSteps(self, inner, opt, every)
 
@@ -203,6 +205,7 @@ class Replicas(Pushing):
             raise InvalidArgumentError(
                 "two replicas are of the same module on its owner; local steps would lead them apart"
             )
+        super().check_local_steps(opt)
 
     def push_difference(
         self, opt: OwnersOptimizer, run: Run, counted: Callable[[], None], values: Mapping[str, Reported]

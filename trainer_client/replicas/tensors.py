@@ -64,9 +64,25 @@ class Tensors:
         """Whether the pulled values are kept, because local steps change the parameters."""
         return bool(self._anchors)
 
+    def check_unwritten(self) -> None:
+        """Raises `InvalidArgumentError` if a parameter was written to since the last pull, and not by local steps. To
+        move or convert a parameter, or to assign its `.data`, counts no version, and is no write."""
+        if self.is_anchored:
+            return
+        for name, parameter, (version, *_) in zip(self.names, self.parameters, self._states, strict=True):
+            if parameter._version != version:
+                raise InvalidArgumentError(
+                    f"{name!r} was written to in this replica since the last pull, and local steps begin with the "
+                    "owner's parameters: call pull() of the replica first, which brings them. To begin with other "
+                    "values, load them on the owner before that pull, with load_state_dict() of the module's handle"
+                )
+
     def anchor(self) -> None:
-        """Keeps copies of the present values, and of those that are pulled from now on."""
+        """Keeps copies of the present values, and of those that are pulled from now on. The next pull brings those that
+        are not as they were pulled, because they were moved or converted."""
         if not self._anchors:
+            for position in self._changed():
+                self._marks[position] = 0
             self._anchors = [each.detach().clone() for each in self.parameters]
 
     def gradients(self, context: OpenPass | None = None) -> list[torch.Tensor | None]:
