@@ -22,7 +22,7 @@ class Intake:
 
     def __init__(self, engine: Engine, session: SessionState) -> None:
         self._limit = engine.limits.max_message_bytes
-        self._assembler = Assembler(self._limit)
+        self._assembler = Assembler(self._limit, max_small=engine.limits.max_in_flight)
         self._budget = engine.budget
         self._session = session
         self._holding = engine.budget.of(session.trainer)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ps_wire.codec.payload import Buffer, joined
 from ps_wire.connections.buffers import LARGE_BYTES, RECEIVED, RECLAIMER
-from ps_wire.errors import InvalidArgumentError, TooLargeError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, TooLargeError
+from ps_wire.limits import SMALL_BYTES
 
 if TYPE_CHECKING:
     from ps_wire.connections.frames import Packet
@@ -58,12 +60,15 @@ class _Partial:
 class Assembler:
     """Assembles packets into messages.
 
-    A payload of more than `max_message_bytes` is refused before memory is allocated; so is a message with which the
-    incomplete messages together would exceed twice that.
+    A payload of more than `max_message_bytes` is refused before memory is allocated. Of small messages, which count
+    towards no budget, at most `max_small` may be incomplete; one more is refused unless it arrives whole. Large ones
+    may all arrive at once: the budgets of the owner bound their bytes.
     """
 
-    def __init__(self, max_message_bytes: int) -> None:
+    def __init__(self, max_message_bytes: int, max_small: float = math.inf) -> None:
         self._limit = max_message_bytes
+        self._max_small = max_small
+        self._small = 0
         self._partial: dict[int, _Partial] = {}
         self._refused: dict[int, int] = {}
 
@@ -87,17 +92,24 @@ class Assembler:
             raise InvalidArgumentError(f"message {number} is longer than it announced")
         if number in self._partial or number in self._refused:
             raise InvalidArgumentError(f"message {number} began again before it was whole")
-        held = sum(len(partial.buffer) for partial in self._partial.values()) if self._partial else 0
-        if announced > self._limit or held + announced > 2 * self._limit:
-            error = TooLargeError(
+        if announced > self._limit:
+            too_large = TooLargeError(
                 f"the message has a payload of {announced:,} bytes; the limit is {self._limit:,}. "
                 "Send it in smaller pieces, or raise max_message_bytes on the owner"
             )
-            return self.refuse(packet, error)
+            return self.refuse(packet, too_large)
         if arrived == announced:
             # A single writable chunk is used without a copy.
             is_usable = len(payload) == 1 and not payload[0].readonly
             return Message(frame, np.frombuffer(payload[0], np.uint8) if is_usable else joined(payload, arrived))
+        if announced <= SMALL_BYTES:
+            if self._small >= self._max_small:
+                too_many = OverloadedError(
+                    f"{self._small} small messages of this session have begun and are not whole. "
+                    "Send them whole, or fewer at once"
+                )
+                return self.refuse(packet, too_many)
+            self._small += 1
         partial = self._partial[number] = _Partial(frame)
         partial.add(payload)
         return None
@@ -133,4 +145,6 @@ class Assembler:
         if not partial.add(packet.payload):
             return None
         del self._partial[number]
+        if partial.frame.payload_bytes <= SMALL_BYTES:
+            self._small -= 1
         return Message(partial.frame, partial.buffer)

@@ -19,7 +19,7 @@ from ps_service.server import Server
 from ps_wire.codec.values import Encoder
 from ps_wire.connections.connection import Connection
 from ps_wire.connections.frames import Packet
-from ps_wire.limits import MIB, PROTOCOL, Limits
+from ps_wire.limits import MIB, PROTOCOL, SMALL_BYTES, Limits
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.errors_pb2 import Error, ErrorCode
 from ps_wire.v1.frames_pb2 import Confirm, Frame, Hello, Part, Refusal, Reply, Request, Welcome
@@ -302,18 +302,40 @@ async def test_a_payload_over_the_limit_is_refused_before_it_has_arrived_and_the
         assert "4,611,686,018,427,387,904 bytes; the limit is 1,048,576. Send it in smaller pieces" in str(answer)
         # Parts that were on their way meanwhile are passed over.
         await stream.send(Frame(number=1, part=Part()), bytes(MIB))
-        # Many that are each within the limit, and never finished, are too much together.
-        for number in (2, 3, 4):
-            frame = echo_of(counter.ref.to_message())
-            frame.number, frame.payload_bytes = number, MIB
-            await stream.send(frame, bytes(1))
-        answer = await stream.receive()
-        assert (answer.number, answer.reply.error.code) == (4, ErrorCode.ERROR_TOO_LARGE)
         await stream.send(Frame(number=5, request=STATUS.request))
         assert (await stream.receive()).reply.status.owner == "ps0"
-        # What was begun can still be finished.
-        await stream.send(Frame(number=2, part=Part(offset=1)), bytes(MIB - 1))
-        assert (await stream.receive()).number == 2
+
+
+async def test_small_messages_that_never_end_are_refused_beyond_those_in_flight_and_the_stream_goes_on() -> None:
+    async with serving(Limits(max_in_flight=2)) as owner, tc.connect(owner.address) as ps:
+        counter = await ps.create(COUNTER, name="counter")
+        stream = await HandMade.greeted(GrpcConnector(owner.address))
+        for number in (1, 2, 3):
+            frame = echo_of(counter.ref.to_message())
+            frame.number, frame.payload_bytes = number, SMALL_BYTES
+            await stream.send(frame, bytes(1))
+        answer = await stream.receive()
+        assert (answer.number, answer.reply.error.code) == (3, ErrorCode.ERROR_OVERLOADED)
+        assert "2 small messages of this session have begun and are not whole" in answer.reply.error.message
+        # Those that arrive whole, and large ones, go past them.
+        frame = echo_of(counter.ref.to_message(), torch.ones(2))
+        frame.number = 4
+        await stream.send(frame)
+        assert (await stream.receive()).number == 4
+        for number in (5, 6, 7):
+            frame = echo_of(counter.ref.to_message())
+            frame.number, frame.payload_bytes = number, SMALL_BYTES + 1
+            await stream.send(frame, bytes(1))
+        for number in (5, 1):
+            left = SMALL_BYTES if number == 5 else SMALL_BYTES - 1
+            await stream.send(Frame(number=number, part=Part(offset=1)), bytes(left))
+            assert (await stream.receive()).number == number
+        # One of them is whole, so another may begin.
+        frame = echo_of(counter.ref.to_message())
+        frame.number, frame.payload_bytes = 8, 2
+        await stream.send(frame, bytes(1))
+        await stream.send(Frame(number=8, part=Part(offset=1)), bytes(1))
+        assert (await stream.receive()).number == 8
 
 
 async def test_more_requests_than_may_be_in_flight_are_refused_one_by_one() -> None:

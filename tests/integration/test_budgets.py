@@ -80,6 +80,24 @@ async def test_a_message_larger_than_the_budget_is_sent_alone(transport: str) ->
 
 
 @over_each
+async def test_large_requests_that_travel_together_all_arrive(transport: str) -> None:
+    limits = Limits(max_message_bytes=2 * MIB, max_session_bytes=16 * MIB)
+    async with crossing(transport, limits) as (server, _, thing):
+        await thing.open()
+        large = torch.zeros(2 * MIB, dtype=torch.uint8)
+        assert await asyncio.gather(*(thing.hold(large) for _ in range(7))) == [2 * MIB] * 7
+        await until(lambda: not server.engine.budget.requests)
+
+
+@over_each
+async def test_large_answers_that_travel_together_all_arrive(transport: str) -> None:
+    limits = Limits(max_message_bytes=4 * MIB, max_session_bytes=64 * MIB)
+    async with crossing(transport, limits) as (_, _, thing):
+        answers = await asyncio.gather(*(thing.bytes(4 * MIB) for _ in range(12)))
+        assert [len(each) for each in answers] == [4 * MIB] * 12
+
+
+@over_each
 async def test_requests_whose_answers_wait_for_each_other_all_come_through(transport: str) -> None:
     async with crossing(transport) as (server, _, thing):
         assert await asyncio.gather(*(thing.rendezvous(X, 5) for _ in range(5))) == [5] * 5

@@ -15,7 +15,7 @@ from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.in_process import MemoryConnection
 from ps_wire.errors import PsError, to_message
-from ps_wire.v1.frames_pb2 import Frame, Hello, Reply, Request, Welcome
+from ps_wire.v1.frames_pb2 import Frame, Hello, Part, Reply, Request, Welcome
 from ps_wire.v1.operations_pb2 import LookupRequest
 from ps_wire.v1.values_pb2 import Value
 from trainer_client.pending import DEFAULT, Pending
@@ -50,8 +50,9 @@ class Stream:
         except ConnectionBroken:
             pass
 
-    async def send(self, frame: Frame, payload: bytes = b"") -> None:
-        frame.payload_bytes = len(payload)
+    async def send(self, frame: Frame, payload: bytes = b"", announced: int = 0) -> None:
+        """Sends a frame with its payload, or with the first part of one that has as many bytes as `announced`."""
+        frame.payload_bytes = announced or len(payload)
         await self._connection.send(Packet(frame, (memoryview(payload),) if payload else ()))
 
     async def welcome(self, **fields: Any) -> None:
@@ -87,12 +88,17 @@ class Stream:
             await asyncio.sleep(0)
         assert self._arrived.empty(), self._arrived.get_nowait().frame
 
-    async def answer(self, number: int, payload: bytes = b"", **fields: Any) -> None:
+    async def part(self, number: int, offset: int, payload: bytes) -> None:
+        """Sends another part of a payload."""
+        frame = Frame(number=number, part=Part(offset=offset))
+        await self._connection.send(Packet(frame, (memoryview(payload),)))
+
+    async def answer(self, number: int, payload: bytes = b"", announced: int = 0, **fields: Any) -> None:
         """Answers a request; the address of a look-up is its number, unless `fields` say something else."""
         reply = Reply(**fields)
         if reply.WhichOneof("outcome") is None:
             reply.lookup.member.address = str(number)
-        await self.send(Frame(number=number, reply=reply), payload)
+        await self.send(Frame(number=number, reply=reply), payload, announced)
 
     async def refuse(self, number: int, error: PsError) -> None:
         """Answers a request with an error."""

@@ -302,7 +302,7 @@ class Link:
         self._greeted = True
         self._presence.connected()
         outbox = Outbox()
-        # The owner's own limit bounds the messages that it sends.
+        # The owner's own limits bound the messages that it sends, and its budget all of them together.
         assembler = Assembler(welcome.max_message_bytes)
         self._listener.connected(welcome, outbox)
         writer = asyncio.create_task(_drain(outbox, connection))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, UnavailableError
+from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, UnavailableError, to_message
 from ps_wire.limits import PROTOCOL
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure
@@ -343,10 +343,12 @@ class Session:
         message = assembler.feed(packet)
         if message is None:
             return False
-        frame, payload, _ = message
+        frame, payload, error = message
         number = frame.number
         if frame.HasField("reply"):
             reply = frame.reply
+            if error is not None:
+                reply.error.CopyFrom(to_message(error))
             if reply.borrowed and number in self.requests.window.unanswered:
                 self._borrowing.begin(number, reply, payload)
             else:

@@ -12,7 +12,7 @@ import torch
 
 from ps_wire.codec.values import Encoder
 from ps_wire.compression.zstd import Zstd
-from ps_wire.limits import MIB
+from ps_wire.limits import MIB, SMALL_BYTES
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.errors_pb2 import ErrorCode
 from ps_wire.v1.frames_pb2 import Frame, Request
@@ -81,7 +81,7 @@ async def send_slowly_to_every_port(at: Scene) -> None:
 
 
 @attack(
-    "opens 300 sessions and 300 streams of one session, without a goodbye, and 200 messages that never end",
+    "opens 300 sessions and 300 streams of one session, without a goodbye, and 1,300 messages that never end",
     "an innocent trainer goes on, and memory stays within 200 MB",
 )
 async def flood_with_sessions_and_streams(at: Scene) -> None:
@@ -96,10 +96,14 @@ async def flood_with_sessions_and_streams(at: Scene) -> None:
             await stream.send(Frame(hello=stream.hello(**({"trainer": trainer} if number % 2 else {}))))
             await stream.receive()
         stream = await at.stream()
-        for number in range(1, 201):
+        request = Request(call=pb.CallRequest(function="torch.neg"))
+        for number in range(1, 1301):
             at.tried += 1
-            frame = Frame(number=number, request=Request(call=pb.CallRequest(function="torch.neg")), payload_bytes=MIB)
-            await stream.send(frame, bytes(1000))
+            nbytes = MIB if number <= 200 else SMALL_BYTES
+            await stream.send(Frame(number=number, request=request, payload_bytes=nbytes), bytes(1000))
+        refused = [await stream.receive() for _ in range(1100 - at.server.engine.limits.max_in_flight)]
+        are_refused = all(each.reply.error.code == ErrorCode.ERROR_OVERLOADED for each in refused)
+        at.hold(are_refused, "a small message was let in while too many were not whole")
         at.hold(_resident() - before < 200 * MIB, f"it has taken {(_resident() - before) / MIB:.0f} MB")
 
 

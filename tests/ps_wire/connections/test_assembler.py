@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ps_wire.connections.assembler import Assembler, Message
 from ps_wire.connections.frames import Packet, parse, serialize
 from ps_wire.connections.outbox import packets
-from ps_wire.errors import InvalidArgumentError, TooLargeError
+from ps_wire.errors import InvalidArgumentError, OverloadedError, TooLargeError
 from ps_wire.limits import MIB, PART_BYTES
 from ps_wire.v1.frames_pb2 import Cancel, Frame, Part, Request
 
@@ -126,15 +126,28 @@ def test_the_rest_of_a_refused_message_is_skipped_and_others_go_on() -> None:
     assert payload_of(assembler.feed(begin(2, 1, b"y"))) == b"y"
 
 
-def test_unfinished_messages_together_may_not_exceed_twice_the_limit() -> None:
-    assembler = Assembler(LIMIT)
+def test_any_number_of_large_messages_may_arrive_at_once() -> None:
+    assembler, size = Assembler(MIB, max_small=1), MIB - 1
+    for number in range(5):
+        assert assembler.feed(begin(number, size, b"a")) is None
+    for number in range(5):
+        assert payload_of(assembler.feed(part(number, 1, b"b" * (size - 1)))) == b"a" + b"b" * (size - 1)
+
+
+def test_so_many_small_messages_may_be_unfinished_and_those_that_arrive_whole_pass() -> None:
+    assembler = Assembler(LIMIT, max_small=2)
     assert assembler.feed(begin(1, LIMIT, b"a")) is None
-    assert assembler.feed(begin(2, LIMIT, b"b")) is None
-    refused = assembler.feed(begin(3, 1, b""))
-    assert refused is not None
-    assert isinstance(refused.error, TooLargeError)
-    assert payload_of(assembler.feed(part(1, 1, b"a" * (LIMIT - 1)))) == b"a" * LIMIT
+    assert assembler.feed(begin(2, 1)) is None
+    refused = assembler.feed(begin(3, 3, b"c"))
+    assert refused is not None and isinstance(refused.error, OverloadedError)
     assert payload_of(assembler.feed(begin(4, LIMIT, b"d" * LIMIT))) == b"d" * LIMIT
+    # One that was refused makes no room when it is over, one that becomes whole does.
+    assert assembler.feed(part(3, 1, b"cc")) is None
+    refused = assembler.feed(begin(5, 3, b"e"))
+    assert refused is not None and isinstance(refused.error, OverloadedError)
+    assert payload_of(assembler.feed(part(1, 1, b"a" * (LIMIT - 1)))) == b"a" * LIMIT
+    assert assembler.feed(begin(6, 2, b"f")) is None
+    assert payload_of(assembler.feed(part(6, 1, b"f"))) == b"ff"
 
 
 @pytest.mark.parametrize("pieces", [(b"abcd",), (b"ab", b"cd"), (b"", b"abcd")])

@@ -268,6 +268,28 @@ async def test_a_message_over_the_size_of_a_frame_is_refused_here() -> None:
         await stream.nothing_more()
 
 
+async def test_an_answer_over_the_limit_of_the_owner_is_an_error() -> None:
+    async with opened(max_message_bytes=1000) as (session, stream, _):
+        large, after = look_up(session, "a"), look_up(session, "b")
+        await stream.requests(2)
+        await stream.answer(1, bytes(1001))
+        await stream.answer(2, bytes(1000))
+        with pytest.raises(TooLargeError, match="1,001 bytes; the limit is 1,000"):
+            await large
+        assert await after == "2"
+
+
+async def test_answers_may_arrive_part_by_part_all_at_once() -> None:
+    async with opened(max_message_bytes=1000) as (session, stream, _):
+        pending = [look_up(session, name) for name in "abcd"]
+        await stream.requests(4)
+        for number in range(1, 5):
+            await stream.answer(number, bytes(1), announced=1000)
+        for number in range(1, 5):
+            await stream.part(number, 1, bytes(999))
+        assert await addresses(pending) == ["1", "2", "3", "4"]
+
+
 # Closing
 
 
