@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ps_service.durability import held_gradients
 from ps_service.durability.named_gradients import keyed_gradients, named_gradients, placed
+from ps_service.policies.decisions import Decided
 from ps_service.policies.offers import Counted
 from ps_service.requests import round_messages, spanning
-from ps_service.training.aggregator import PLAIN, Decided
+from ps_service.training.aggregator import PLAIN
 from ps_service.training.optimizers import optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
 from ps_service.training.round_journal import OpenRound, PooledReport

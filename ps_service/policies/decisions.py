@@ -5,6 +5,7 @@ One owner decides, the coordinator. It numbers its decisions and keeps those tha
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -50,6 +51,17 @@ class Entry(NamedTuple):
     decision: Decision
 
 
+class Decided(NamedTuple):
+    """Decisions that a trainer brings to the owners that follow, and the number of its join, 0 if it is no member.
+
+    All owners have carried out those up to `base`, which are forgotten.
+    """
+
+    epoch: int
+    base: int
+    entries: list[Entry]
+
+
 class DecisionLog:
     """The decisions that some owners may not have carried out yet; `applied` says how far each of them has come."""
 
@@ -57,6 +69,8 @@ class DecisionLog:
         self.number = 0
         self.applied = dict.fromkeys(followers, 0)
         self._entries: deque[Entry] = deque()
+        # The last step, or gradients in a sum, that the owner which decides has made itself.
+        self._made = 0
 
     def add(self, decision: Decision) -> None:
         """Appends a decision."""
@@ -76,6 +90,18 @@ class DecisionLog:
         """The decisions that an owner may not know, by the last that each has carried out, as far as that is known."""
         return self.after(min((applied[name] for name in self.applied if name in applied), default=self.base))
 
+    def made(self, decision: Close | Pooled) -> None:
+        """Notes that the owner which decides has made a step, or has added gradients to its sum."""
+        self._made = next((each.number for each in self._entries if each.decision is decision), self._made)
+
+    def ready(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Of decisions, those before the first step or sum that the owner which decides has not made yet: it may fail,
+        and is not to be made by others then."""
+        return list(itertools.takewhile(self._is_ready, entries))
+
+    def _is_ready(self, entry: Entry) -> bool:
+        return entry.number <= self._made or not isinstance(entry.decision, (Close, Pooled))
+
     def note(self, applied: Mapping[str, int]) -> None:
         """Notes what other owners have carried out, and forgets the decisions that all of them have. One that has done
         more than was decided follows a later state of this owner, which is lost: numbers go on."""
@@ -92,10 +118,12 @@ class DecisionLog:
             self._entries.popleft()
 
     def replace(self, decision: Decision, by: Decision) -> bool:
-        """Puts a decision that nobody was told in the place of another one. Says whether that was there."""
+        """Puts another decision in the place of one that nobody was told. Says whether that was there. What comes
+        before is made."""
         for place, entry in enumerate(self._entries):
             if entry.decision is decision:
                 self._entries[place] = Entry(entry.number, by)
+                self._made = max(self._made, entry.number)
                 return True
         return False
 
@@ -111,11 +139,11 @@ class DecisionLog:
             if entry.number > self.number:
                 self.number = entry.number
                 self._entries.append(entry)
-        self.number = max(self.number, base)
+        self.number = self._made = max(self.number, base)
         self._forget(base)
 
     def restore(self, number: int, applied: Mapping[str, int], entries: Iterable[Entry]) -> None:
         """Continues from the state of a checkpoint."""
-        self.number = number
+        self.number = self._made = number
         self.applied.update(applied)
         self._entries = deque(entries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
+from ps_service.policies.decisions import Changed, Decided, Decision, Entry, Left, Released
 from ps_service.policies.offers import Close, Counted, OfferKey, Pooled
 from ps_wire import policies
 from ps_wire.codec.payload import PayloadReader
@@ -16,7 +16,7 @@ from ps_wire.v1 import operations_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ps_service.training.aggregator import Aggregator, Decided
+    from ps_service.training.aggregator import Aggregator
 
 _MOST: Final = 1 << 62
 """The largest number of a decision or a version that may come. Those that follow it still fit into a message."""

@@ -6,8 +6,9 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from ps_service.policies.decisions import Decided
 from ps_service.policies.membership import Departed, Joined, Moved, PolicySet, Unheld
 from ps_service.policies.offers import Answer, Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import missing, ran_out
@@ -23,7 +24,6 @@ from ps_wire.policies import Apply, Async, Policy
 if TYPE_CHECKING:
     from ps_service.passes.pass_context import PassContext
     from ps_service.policies.coordinator import Coordinator
-    from ps_service.policies.decisions import Entry
     from ps_service.policies.offers import Counted
     from ps_service.training.following import Following
     from ps_service.training.round_journal import RoundJournal
@@ -33,17 +33,6 @@ _log = logging.getLogger(__name__)
 
 PLAIN = Async(Apply())
 """The policy of an optimizer without one: every step is applied by itself, at once."""
-
-
-class Decided(NamedTuple):
-    """Decisions that a trainer brings to the owners that follow, and the number of its join, 0 if it is no member.
-
-    All owners have carried out those up to `base`, which are forgotten.
-    """
-
-    epoch: int
-    base: int
-    entries: list[Entry]
 
 
 _END: Final = object()
@@ -204,7 +193,7 @@ class Aggregator(RestoredRounds):
             log.note(applied)
             base, found = log.base, log.unknown(applied)
             if self.journal is None:
-                return Decided(coordinator.epochs.get(trainer, 0), base, found)
+                return Decided(coordinator.epochs.get(trainer, 0), base, log.ready(found))
             settled = self.journal.settled
             logged = [each for each in found if each.number <= settled.decided]
             return Decided(settled.epochs.get(trainer, 0), base, logged)
@@ -332,22 +321,25 @@ class Aggregator(RestoredRounds):
         """Steps with the gradients of a round. If the step raises, its trainers get the error, and may go on."""
         counted = sorted(close.counted, key=lambda each: each.key)
         pool, self._pool = self._pool, Pool(self.reported)
-        terms = pool.terms() or [self._term(each.key, each.weight, each.staleness) for each in counted]
-        gradients = RoundGradients(terms, close.divisor)
         try:
+            terms = pool.terms() or [self._term(each.key, each.weight, each.staleness) for each in counted]
+            gradients = RoundGradients(terms, close.divisor)
             if self.journal is None:
                 self.steps.apply(gradients, close.version)
             else:
                 self.journal.close(self.steps, gradients, close)
         except BaseException as error:
             self.reported.drop_pool(pool.values)
-            if self.journal is not None:
+            if self.journal is None:
+                self.take_back([close], counted)
+            else:
                 counted = self._not_made(self.journal, close, counted)
             waiting = [self._offered.fail(each.key, error) for each in counted]
             if not all(waiting):
                 # Their trainers went on long ago.
                 _log.warning("a round of %d gradients was not applied: %s", len(counted), error)
             return
+        self._made(close)
         values = self.reported.count(close.version, (term.contribution.report for term in terms), pool.values)
         for each in counted:
             # Most pooled offers have their answer already.
@@ -360,17 +352,23 @@ class Aggregator(RestoredRounds):
             # There was no room for the step in the log.
             self.restore_open_round(journal.settled.open, keeps_later=True)
             counted = [each for each in counted if each.key in self._offered]
-        if self.coordinator is not None and (untold := journal.untold(close)):
-            with self._lock:
-                self.coordinator.take_back(untold, [each.key for each in counted])
-            self.queue.extend([Unheld()])
+        if untold := journal.untold(close):
+            self.take_back(untold, counted)
         return counted
+
+    def take_back(self, decisions: Sequence[Close | Pooled], counted: Sequence[Counted]) -> None:
+        """Has other owners not carry out decisions of which they were not told: these gradients are in no round."""
+        if self.coordinator is not None:
+            with self._lock:
+                self.coordinator.take_back(decisions, [each.key for each in counted])
+            if self.journal is not None:
+                self.queue.extend([Unheld()])
 
     def _not_pooled(self, event: Pooled) -> None:
         with self._lock:
             self._rounds.pool = [each for each in self._rounds.pool if each is not event.counted]
-            if self.coordinator is not None and self.journal is not None and self.journal.untold(event):
-                self.coordinator.take_back([event], [event.counted.key])
+        if self.journal is None or self.journal.untold(event):
+            self.take_back([event], [event.counted])
 
     def _term(self, key: OfferKey, weight: float, staleness: int) -> Term:
         contribution, read, _ = self._offered[key]
@@ -395,5 +393,6 @@ class Aggregator(RestoredRounds):
         if contribution.attempt is not None:
             contribution.attempt.passed(self._optimizer.number, True, event.version + 1)
         self._pool.add(contribution.report)
-        if not event.completes:
+        if not event.completes:  # else it is made with the step
+            self._made(event)
             self._offered.answer(counted.key, Outcome(event.version, counted.staleness, 0))

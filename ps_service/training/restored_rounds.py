@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ps_service.policies.offers import Close
+from ps_service.policies.offers import Close, Pooled
 from ps_service.policies.rounds import Rounds
 from ps_service.training.pool import Pool
 from ps_service.training.round_journal import OpenRound
@@ -102,6 +102,12 @@ class RestoredRounds(ABC):
         with self._lock:
             log = self.coordinator.log
             return {owner: max(number, log.base) for owner, number in log.applied.items()}
+
+    def _made(self, decision: Close | Pooled) -> None:
+        """Other owners may be told of a decision from now on: this one has made its part."""
+        if self.coordinator is not None:
+            with self._lock:
+                self.coordinator.log.made(decision)
 
     def last_decision(self) -> int:
         """The number of the last decision, 0 if there is none, or another owner decides."""

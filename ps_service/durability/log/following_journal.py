@@ -6,10 +6,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.durability.named_gradients import named_gradients
-from ps_service.policies.decisions import Entry
+from ps_service.policies.decisions import Decided, Entry
 from ps_service.policies.follower import Gap
 from ps_service.requests import round_messages
-from ps_service.training.aggregator import Decided
 from ps_wire.errors import StorageError
 
 if TYPE_CHECKING:

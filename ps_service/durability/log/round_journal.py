@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.durability.log.following_journal import LoggedFollowing
 from ps_service.durability.named_gradients import named_gradients
-from ps_service.policies.decisions import Changed, Left, Released
+from ps_service.policies.decisions import Changed, Decided, Left, Released
 from ps_service.policies.membership import Departed, PolicySet, Unheld
 from ps_service.policies.offers import Dropped, Pooled, Reason
 from ps_service.requests import round_messages
-from ps_service.training.aggregator import PLAIN, Decided
+from ps_service.training.aggregator import PLAIN
 from ps_service.training.round_journal import PooledReport, SettledRounds
 from ps_wire.errors import StorageError
 from ps_wire.policies import to_plain
@@ -120,6 +120,12 @@ class LoggedRounds:
         with self._record(*self._events(completing, close)) as (effects, effect):
             try:
                 steps.apply(gradients, close.version, note, check)
+            except StorageError:
+                raise
+            except BaseException:
+                # The record is to have what others do instead.
+                self._aggregator.take_back([close], close.counted)
+                raise
             finally:
                 if completing is not None:
                     self.settled.count(completing.event.counted.key.trainer)

@@ -7,7 +7,7 @@ import pytest
 from ps_service.policies.coordinator import Coordinator
 from ps_service.policies.decisions import DecisionLog, Entry, Released
 from ps_service.policies.follower import MOST_HELD, Follower, Gap
-from ps_service.policies.offers import Dropped, Offer, OfferKey, Reason
+from ps_service.policies.offers import Close, Dropped, Offer, OfferKey, Reason
 from ps_wire.errors import OverloadedError
 from ps_wire.policies import Sync
 
@@ -33,6 +33,20 @@ def test_decisions_are_forgotten_once_all_other_owners_have_them() -> None:
     assert (log.base, [each.number for each in log.after(0)]) == (2, [3, 4])
     log.note({"f1": 4, "f2": 4, "another": 9})
     assert (log.base, log.after(0), log.number) == (4, [], 4)
+
+
+def test_a_step_is_ready_for_other_owners_once_it_is_made_and_what_is_behind_it_too() -> None:
+    rounds = Coordinator(Sync(1), ["f1"])
+    rounds.join(TRAINER)
+    log = rounds.log
+    (first, _), (second, _) = (rounds.offer(Offer(OfferKey(TRAINER, number, 1), 0)) for number in (1, 2))
+    log.add(released(3))
+    assert isinstance(first, Close) and isinstance(second, Close)
+    assert log.ready(log.after(0)) == []
+    log.made(first)
+    assert log.ready(log.after(0)) == [Entry(1, first)]
+    rounds.take_back([second], [OfferKey(TRAINER, 2, 1)])
+    assert log.ready(log.after(0)) == [Entry(1, first), Entry(2, released(2)), Entry(3, released(3))]
 
 
 def test_a_coordinator_with_an_older_state_continues_after_the_others() -> None:
