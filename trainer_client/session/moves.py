@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -69,11 +70,26 @@ class Moves:
         moved = errors.from_message(error)
         if not isinstance(moved, ObjectMovedError) or in_flight.operation == "move":
             return False
-        chain = self._session.requests.with_followers(in_flight)
+        chain = self._put_aside(in_flight)
         task = asyncio.get_running_loop().create_task(self._again(chain, moved), context=contextvars.Context())
         self._tasks[task] = in_flight
         task.add_done_callback(self._ended)
         return True
+
+    def _put_aside(self, first: InFlightRequest[Any]) -> list[InFlightRequest[Any]]:
+        """A request that has an answer and is to be sent again, with those that follow it, which the owner fails; in
+        their order. They are forgotten here, but for their deadlines."""
+        requests, chain = self._session.requests, [first]
+        window = requests.window
+        for each in chain:
+            chain.extend(one for one in each.followers if not one.settled and one not in chain)
+        for each in chain[1:]:
+            requests.forget(each)
+            for waiting in (window.waiting, window.large):
+                if each in waiting:
+                    waiting.remove(each)
+        requests.aside.update(chain)
+        return sorted(chain, key=lambda each: each.number or math.inf)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if (first := self._tasks.pop(task, None)) is not None and task.cancelled():
@@ -87,6 +103,8 @@ class Moves:
         except PsError as error:
             requests.fail(chain[0], error)
             return
+        finally:
+            requests.aside.difference_update(chain)
         if session is not self._session and not self._may_go(chain, session):
             requests.fail(chain[0], moved)
             return

@@ -43,7 +43,8 @@ class Requests:
     tell is in the owner's log before the `position`; it is 0 if there is none. `give_back` gets references that no
     caller takes, and `when_held_up` is called when a request may be held up now, or no more. `when_wanted` is called
     once if the session was given up, and a request wants an answer nevertheless; None if that stays so. `redirect`
-    gets a request whose object has moved, and returns whether it sends it again.
+    gets a request whose object has moved, and returns whether it sends it again. Those that it has put `aside` until
+    then end at their deadlines, too.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class Requests:
         self.position = 0
         self.closed: PsError | None = None
         self.when_wanted: Callable[[], None] | None = None
+        self.aside: set[InFlightRequest[Any]] = set()
         self.redirect: Callable[[InFlightRequest[Any], Error], bool] = lambda *_: False
         self._give_back = give_back
         self._when_held_up = when_held_up
-        self._deadlines = Deadlines(loop, self.window.requests, self._expire)
+        self._deadlines = Deadlines(loop, lambda: [*self.window.requests(), *self.aside], self._expire)
         self._waits = Waits(loop, self.window.requests)
         self._loop = loop
         # The numbers of answers that are not confirmed yet, and the bytes of their payloads.
@@ -132,9 +134,14 @@ class Requests:
         if in_flight.nbytes > window.max_message_bytes or size > MAX_FRAME_BYTES:
             self._fail(in_flight, Failure(window.refusal(in_flight, size, self.owner)))
             return
-        if in_flight.timeout is not None and in_flight.deadline == math.inf:
-            frame.request.timeout_seconds = in_flight.timeout
-            in_flight.deadline = time.monotonic() + in_flight.timeout
+        if in_flight.timeout is not None:
+            left = in_flight.timeout
+            if in_flight.deadline == math.inf:
+                in_flight.deadline = time.monotonic() + left
+            elif (left := in_flight.deadline - time.monotonic()) <= 0.0:
+                self._expire(in_flight)
+                return
+            frame.request.timeout_seconds = left
             if in_flight.deadline < self._deadlines.next:
                 self._deadlines.set(in_flight.deadline)
         if self._waits.idle:
@@ -149,7 +156,7 @@ class Requests:
     def give_up(self, in_flight: InFlightRequest[Any]) -> None:
         """Gives a request up, and cancels it on the owner."""
         in_flight.let_go()
-        self._forget(in_flight)
+        self.forget(in_flight)
         self._spread(in_flight)
 
     def finish(self, number: int, reply: Reply, payload: Buffer | None, held: Sequence[object] = ()) -> None:
@@ -213,7 +220,7 @@ class Requests:
         for each in list(self.window.unanswered.values()):
             failed = next((earlier for earlier in each.follows if earlier.ended_in is not None), None)
             if failed is not None:
-                self._forget(each)
+                self.forget(each)
                 self._fail(each, _consequence(failed, each))
         for each in self.window.unanswered.values():
             _follow_unanswered(each)
@@ -266,12 +273,13 @@ class Requests:
             self._send(in_flight)
 
     def _expire(self, in_flight: InFlightRequest[Any]) -> None:
-        self._forget(in_flight)
+        self.forget(in_flight)
         where = f"owner {self.owner!r}" + ("" if self.outbox is not None else ", to which there is no connection,")
         text = f"{RAN_OUT}: {in_flight.operation}: no answer from {where} within {in_flight.timeout:g} s"
         self._fail(in_flight, Failure(DeadlineExceededError(text)))
 
-    def _forget(self, in_flight: InFlightRequest[Any]) -> None:
+    def forget(self, in_flight: InFlightRequest[Any]) -> None:
+        """Takes a request out of the window, and cancels it on the owner if it was sent."""
         if self.window.unanswered.pop(in_flight.number, None) is not None:
             self.window.discount(in_flight)
             # The owner still answers, and lists the references that it has granted.
@@ -283,19 +291,6 @@ class Requests:
         if self.outbox is None or in_flight.number in self.turned_away:
             self._when_held_up()
         self._send_waiting()
-
-    def with_followers(self, first: InFlightRequest[Any]) -> list[InFlightRequest[Any]]:
-        """A request that has an answer and is to be sent again, with those that follow it, which the owner fails; in
-        their order. They are forgotten here."""
-        chain, window = [first], self.window
-        for each in chain:
-            chain.extend(one for one in each.followers if not one.settled and one not in chain)
-        for each in chain[1:]:
-            self._forget(each)
-            for waiting in (window.waiting, window.large):
-                if each in waiting:
-                    waiting.remove(each)
-        return sorted(chain, key=lambda each: each.number or math.inf)
 
     def fail(self, in_flight: InFlightRequest[Any], error: PsError) -> None:
         """Fails a request that was forgotten here, and those that follow it."""
@@ -359,14 +354,14 @@ class Requests:
             follows, followers = each.part()
             for follower in followers:
                 if not follower.settled:
-                    self._forget(follower)
+                    self.forget(follower)
                     follower.fail(_consequence(cause, follower))
                     causes[id(follower)] = cause
                     left.append(follower)
             if isinstance(each.ended_in, (CancelledCallError, DeadlineExceededError)):
                 for earlier in follows:
                     if earlier.is_idle:
-                        self._forget(earlier)
+                        self.forget(earlier)
                         earlier.fail(Failure(CancelledCallError("the calls that needed its result were given up")))
                         causes[id(earlier)] = earlier
                         left.append(earlier)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
-from ps_wire.errors import ClosedError, ObjectMovedError
+from ps_wire.errors import ClosedError, DeadlineExceededError, ObjectMovedError
+from ps_wire.v1.operations_pb2 import MoveReply
 from tests.trainer_client.scripted_owner import look_up, opened
 from tests.waiting import until
 
@@ -22,6 +24,16 @@ class Unreached:
     async def reach(self, owner: str) -> Any:
         self.asked.set()
         await self.ends
+
+
+class Reached:
+    """Other owners, all of which are this session."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    async def reach(self, owner: str) -> Any:
+        return self._session
 
 
 @pytest.mark.parametrize("ends", ["close", "close at once", "fail", "others"])
@@ -55,3 +67,45 @@ async def test_a_request_for_an_object_that_is_about_to_move_fails_when_the_clie
         await session.close()
         with pytest.raises(ClosedError, match="this client is closed"):
             await sent
+
+
+async def test_a_request_ends_at_its_deadline_while_the_owner_it_has_moved_to_is_not_reached() -> None:
+    others = Unreached()
+    async with opened(others) as (session, stream, _):
+        sent = look_up(session, "net", timeout=0.3)
+        await stream.refuse((await stream.request()).number, ObjectMovedError("'net' has moved", "ps1", "", "an id"))
+        await others.asked.wait()
+        async with asyncio.timeout(10.0):
+            with pytest.raises(DeadlineExceededError, match=r"lookup: no answer from owner 'ps0'.* within 0\.3 s"):
+                await sent
+        assert not session.requests.window.requests()
+        others.ends.cancel()
+        await until(lambda: not session.requests.aside)
+
+
+async def test_a_request_that_was_sent_to_another_owner_ends_at_its_deadline() -> None:
+    async with opened(owner="ps1") as (other, there, _), opened(Reached(other)) as (session, stream, _):
+        begun = time.monotonic()
+        sent = look_up(session, "net", timeout=1.0)
+        first = await stream.request()
+        await asyncio.sleep(0.1)
+        await stream.refuse(first.number, ObjectMovedError("'net' has moved", "ps1", "", "an id"))
+        await there.answer((await there.request()).number, move=MoveReply())
+        again = await there.request()
+        assert first.request.timeout_seconds == 1.0
+        assert 0.0 < again.request.timeout_seconds <= 0.9, "what is left"
+        async with asyncio.timeout(10.0):
+            with pytest.raises(DeadlineExceededError, match="no answer from owner 'ps1' within 1 s"):
+                await sent
+        assert time.monotonic() - begun < 5.0
+
+
+async def test_a_request_that_is_sent_to_its_owner_again_ends_at_its_deadline() -> None:
+    async with opened() as (session, stream, _):
+        sent = look_up(session, "net", timeout=0.3)
+        for _ in range(3):
+            number = (await stream.request()).number
+            await stream.refuse(number, ObjectMovedError("'net' is about to move", "", "", "an id"))
+        async with asyncio.timeout(10.0):
+            with pytest.raises(DeadlineExceededError):
+                await sent
