@@ -6,10 +6,14 @@ import asyncio
 import gc
 import itertools
 
+import pytest
+
 import trainer_client as tc
 from tests.conftest import StartProcess
 from tests.hosted_models import add_there, made_elsewhere
 from tests.integration.breaking import FAULTS, OWN_ACCORD, BreakAt, Found
+from tests.integration.support import COUNTER, until
+from tests.owner_groups import OwnerGroup
 from trainer_client.transport.faulty import Fault, FaultyConnector, Plan
 from trainer_client.transport.grpc_stream import GrpcConnector
 
@@ -68,3 +72,22 @@ async def test_a_trainer_that_is_gone_holds_nothing(start_process: StartProcess)
             await session._link.stop()  # as if its process had died: no goodbye
         assert held and await nothing_is_held(watching)
         await trainer.close()
+
+
+async def test_an_answer_whose_handles_cannot_all_be_held_leaves_no_references() -> None:
+    async with OwnerGroup() as group:
+        await group.enter("ps0")
+        there = await group.enter("ps1")
+        async with tc.connect(there.server.address) as other, tc.connect(group.directory) as ps:
+            far = await other.create(COUNTER, name="far")
+            near = await ps.create(COUNTER)
+            keeper = await ps.create(COUNTER, [near, await ps.attach(str(far))])
+            assert [each.owner for each in await keeper.get()] == ["ps0", "ps1"]
+            gc.collect()
+            await until(ps, lambda status: status.references == 2)
+            await other.delete(far)
+            for _ in range(3):
+                with pytest.raises(tc.errors.StaleHandleError):
+                    await keeper.get()
+            await until(ps, lambda status: status.references == 2)
+            assert await near.add() == 1

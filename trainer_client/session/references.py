@@ -71,6 +71,7 @@ class Borrowing:
         except Exception as error:
             if not isinstance(error, PsError):
                 error = InternalError(f"{error!r} while references to objects of other owners were taken")
-            self._finish(number, Reply(error=errors.to_message(error)), None, ())
+            failed = Reply(error=errors.to_message(error), granted=reply.granted, position=reply.position)
+            self._finish(number, failed, None, ())
         else:
             self._finish(number, reply, payload, held)

@@ -172,12 +172,12 @@ class Requests:
             self._confirming = self._loop.call_later(_CONFIRM_SECONDS, self._confirm_late)
         window = self.window
         in_flight = window.unanswered.pop(number, None)
+        if reply.granted and (number in self.given_up if in_flight is None else reply.HasField("error")):
+            # No caller takes its references. An answer that arrives twice is not in `given_up`.
+            for object_id in reply.granted:
+                self._give_back(object_id)
         if in_flight is None:
-            if number in self.given_up:
-                # Its references are not needed any more. An answer that arrives twice is not in `given_up`.
-                self.given_up.discard(number)
-                for object_id in reply.granted:
-                    self._give_back(object_id)
+            self.given_up.discard(number)
             return
         if in_flight.counted:
             window.discount(in_flight)

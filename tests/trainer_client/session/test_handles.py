@@ -97,9 +97,11 @@ async def test_handles_that_cannot_be_held_are_an_error_of_the_call() -> None:
     async with opened(others) as (session, stream, _):
         pending = look_up(session, "a")
         await stream.request()
-        await stream.answer(1, borrowed=[REF.to_message()])
+        await stream.answer(1, borrowed=[REF.to_message()], granted=["one", "two"])
         with pytest.raises(UnknownNameError, match="there is no ps1"):
             await pending
+        # What the answer's owner has granted is given back.
+        assert list((await stream.request()).request.release.object_ids) == ["one", "two"]
 
 
 async def test_a_session_that_knows_no_other_owners_refuses_their_handles() -> None:
