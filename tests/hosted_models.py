@@ -199,6 +199,20 @@ class Recomputing(nn.Module):
 
 
 @hosted
+class Noisy(nn.Module):
+    """A layer whose backward adds noise to the gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.layer(x)
+        y.register_hook(lambda gradient: gradient + torch.randn_like(gradient))
+        return y
+
+
+@hosted
 class Noting(nn.Module):
     """A module that changes nothing, unless it is asked to; then it notes that in three ways, and uses another one."""
 

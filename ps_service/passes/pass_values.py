@@ -10,6 +10,7 @@ import torch
 from ps_service.hosting.turns import Turn
 from ps_wire.errors import ContextLostError, InvalidArgumentError
 from ps_wire.numerics.random import Seeded
+from ps_wire.numerics.seeds import of_backward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +26,8 @@ class PassValues:
 
     Inside the block `found`, the module has them, and the mode of the call, and no call or step has the module: hooks,
     recomputations and functions of hosted code find what they found in the forward. If the call has a seed, they draw
-    random numbers from a generator of their own, to which `torch.utils.checkpoint` gives the state of the call's.
+    random numbers from a generator of their own, with a seed derived from that of the call. `torch.utils.checkpoint`
+    gives it the state of the call's while it recomputes.
     """
 
     def __init__(
@@ -41,7 +43,10 @@ class PassValues:
         self._lock = locks.lock
         self._turns = hosted.views.turns
         self._mode = mode
-        self._random: AbstractContextManager[object] = nullcontext() if Seeded.current() is None else Seeded(0)
+        block = Seeded.current()
+        self._random: AbstractContextManager[object] = (
+            nullcontext() if block is None else Seeded(of_backward(block.seed))
+        )
         self._are_written = False
 
     @contextmanager

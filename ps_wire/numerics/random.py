@@ -29,12 +29,12 @@ _blocks = _Blocks()
 
 
 class Seeded(TorchDispatchMode):
-    """A block whose random numbers depend on a seed only, as for `torch.manual_seed`. It affects only its thread."""
+    """A block whose random numbers depend on a `seed` only, as for `torch.manual_seed`. It affects only its thread."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         operators.resolve()
-        self._seed = seed
+        self.seed = seed
         self._generators: dict[torch.device, torch.Generator] = {}
 
     @staticmethod
@@ -66,7 +66,7 @@ class Seeded(TorchDispatchMode):
             return None
         known = self._generators.get(device)
         if known is None:
-            known = self._generators[device] = torch.Generator(device).manual_seed(self._seed)
+            known = self._generators[device] = torch.Generator(device).manual_seed(self.seed)
         return known
 
 

@@ -10,6 +10,7 @@ from typing import Final
 _BITS: Final = 1 << 64
 _CALLS: Final = 0
 _BRANCHES: Final = 1
+_BACKWARD: Final = 2
 
 
 def of_torch(seed: int) -> int:
@@ -23,6 +24,11 @@ def derived(seed: int, *path: int) -> int:
     for number in (seed, *path):
         digest.update((number % _BITS).to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little")
+
+
+def of_backward(seed: int) -> int:
+    """The seed of what code of a call draws in the backward, derived from that of the call."""
+    return derived(seed, _BACKWARD)
 
 
 class Seeds:
