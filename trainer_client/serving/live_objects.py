@@ -81,6 +81,9 @@ class LiveObjects:
             is_there = any(each.class_name == SHARD for each in await self._handles(name, had))
             if isinstance(error, InvalidArgumentError) and (is_there or not had):
                 raise
+            if is_there:
+                with suppress(UnknownNameError):
+                    return await self._ps.table(name)  # it may have been made meanwhile
             if is_there and self._in_group:
                 raise UnavailableError(f"table {name!r} has rows on an owner that is not there: {error}") from None
             if is_there:

@@ -212,6 +212,21 @@ async def test_what_is_deleted_is_left_out_unless_it_was_named(ps: tc.Client, tm
         assert as_read(version, "other") == await as_owned(other)
 
 
+async def test_a_table_is_found_that_is_made_while_it_is_looked_for(ps: tc.Client) -> None:
+    class Late:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(ps, name)
+
+        async def table(self, name: str) -> tc.Table:
+            try:
+                return await ps.table(name)
+            except tc.errors.UnknownNameError:
+                await ps.table(name, 4)
+                raise
+
+    assert (await live_objects.LiveObjects(Late(), in_group=False).find_table("items")).dim == 4  # type: ignore[arg-type]
+
+
 async def test_what_the_state_of_a_module_has_besides_is_exported_when_it_alone_changes(
     ps: tc.Client, tmp_path: Path
 ) -> None:
