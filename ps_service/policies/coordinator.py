@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ps_service.policies.decisions import Changed, DecisionLog, Left, Released
+from ps_service.policies.decisions import Changed, DecisionLog, Emptied, Left, Released
 from ps_service.policies.follower import Recent
 from ps_service.policies.offers import Close, Dropped, Event, Offer, OfferKey, Pooled, Reason
 from ps_service.policies.rounds import Rounds
@@ -67,9 +67,10 @@ class Coordinator(Rounds):
     def finish_round(self) -> list[Event]:
         return self._noted(self.end_round())
 
-    def take_back(self, decisions: Sequence[Close | Pooled], keys: Sequence[OfferKey]) -> None:
-        """Has decisions that nobody was told not be made: the gradients of these offers are in no round."""
-        instead = [*map(Released, keys)]
+    def take_back(self, decisions: Sequence[Close | Pooled], keys: Sequence[OfferKey], is_pool: bool = False) -> None:
+        """Has decisions that nobody was told not be made: the gradients of these offers are in no round. `is_pool` says
+        that they are those in the sum of the open round."""
+        instead: list[Released | Emptied] = [Emptied()] if is_pool else [*map(Released, keys)]
         for decision in decisions:
             # The numbers go on: if nothing is left to release, something is that is not held any more.
             of = decision.counted if isinstance(decision, Close) else (decision.counted,)

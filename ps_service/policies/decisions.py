@@ -25,6 +25,11 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
+class Emptied:
+    """The gradients in the sum of the open round are in no round and will be in none: their step has failed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """A trainer has left, or is lost, which ends its join `epoch`. Only offers that were counted before count."""
 
@@ -39,9 +44,9 @@ class Changed:
     policy: Policy
 
 
-Decision = Close | Pooled | Released | Left | Changed
-"""What an owner carries out: a step, gradients that are added to the sum of an open round, gradients that are freed, or
-another policy."""
+Decision = Close | Pooled | Released | Emptied | Left | Changed
+"""What an owner carries out: a step, gradients that are added to the sum of an open round, gradients that are freed, a
+sum that is dropped, or another policy."""
 
 
 class Entry(NamedTuple):

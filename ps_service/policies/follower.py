@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
+from ps_service.policies.decisions import Changed, Decision, Emptied, Entry, Left, Released
 from ps_service.policies.offers import Close, OfferKey, Pooled
 from ps_wire.errors import OverloadedError, SessionLostError
 
@@ -105,6 +105,8 @@ class Follower:
                 self.pool.add(decision.counted.key)
         elif isinstance(decision, Released):
             self.release(decision.key)
+        elif isinstance(decision, Emptied):
+            self.pool.clear()
         elif isinstance(decision, Left):
             self._left[decision.trainer] = decision.epoch
             for key in [key for key in self.held if key.trainer == decision.trainer and key.epoch <= decision.epoch]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ps_service.policies.decisions import Changed, Decided, Decision, Entry, Left, Released
+from ps_service.policies.decisions import Changed, Decided, Decision, Emptied, Entry, Left, Released
 from ps_service.policies.offers import Close, Counted, OfferKey, Pooled
 from ps_wire import policies
 from ps_wire.codec.payload import PayloadReader
@@ -51,6 +51,8 @@ def _write_decision(message: pb.Decision, decision: Decision) -> None:
         message.pooled.CopyFrom(counted_message(decision.counted))
     elif isinstance(decision, Released):
         message.released.CopyFrom(key_message(decision.key))
+    elif isinstance(decision, Emptied):
+        message.emptied = True
     elif isinstance(decision, Left):
         message.left.trainer, message.left.epoch = decision.trainer, decision.epoch
     else:
@@ -68,6 +70,8 @@ def _read_decision(message: pb.Decision) -> Decision:
         return Pooled(read_counted(message.pooled), 0)
     if kind == "released":
         return Released(read_key(message.released))
+    if kind == "emptied":
+        return Emptied()
     if kind == "left":
         return Left(message.left.trainer, message.left.epoch)
     if kind == "policy":

@@ -331,7 +331,7 @@ class Aggregator(RestoredRounds):
         except BaseException as error:
             self.reported.drop_pool(pool.values)
             if self.journal is None:
-                self.take_back([close], counted)
+                self.take_back([close], counted, pool.total is not None)
             else:
                 counted = self._not_made(self.journal, close, counted)
             waiting = [self._offered.fail(each.key, error) for each in counted]
@@ -356,11 +356,11 @@ class Aggregator(RestoredRounds):
             self.take_back(untold, counted)
         return counted
 
-    def take_back(self, decisions: Sequence[Close | Pooled], counted: Sequence[Counted]) -> None:
-        """Has other owners not carry out decisions of which they were not told: these gradients are in no round."""
+    def take_back(self, decisions: Sequence[Close | Pooled], counted: Sequence[Counted], is_pool: bool = False) -> None:
+        """Has other owners not carry out decisions of which they were not told; see `Coordinator.take_back`."""
         if self.coordinator is not None:
             with self._lock:
-                self.coordinator.take_back(decisions, [each.key for each in counted])
+                self.coordinator.take_back(decisions, [each.key for each in counted], is_pool)
             if self.journal is not None:
                 self.queue.extend([Unheld()])
 

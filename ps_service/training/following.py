@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.execution.deferred import Deferred
 from ps_service.memory.available import memory
-from ps_service.policies.decisions import Changed, Decision, Entry, Left, Released
+from ps_service.policies.decisions import Changed, Decision, Emptied, Entry, Left, Released
 from ps_service.policies.follower import Follower, Gap, Recent
 from ps_service.policies.offers import Close, OfferKey, Pooled
 from ps_service.training.event_queue import DRAINING, EventQueue
@@ -212,6 +212,8 @@ class Following:
         elif isinstance(decision, Released):
             with self._lock:
                 self._copies.pop(decision.key, None)
+        elif isinstance(decision, Emptied):
+            self._pool = None
         elif isinstance(decision, Left):
             with self._lock:
                 for key in [key for key in self._copies if key.trainer == decision.trainer]:

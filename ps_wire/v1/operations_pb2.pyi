@@ -707,18 +707,20 @@ class Departure(_message.Message):
     def __init__(self, trainer: _Optional[bytes] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Decision(_message.Message):
-    __slots__ = ("closed", "pooled", "released", "left", "policy")
+    __slots__ = ("closed", "pooled", "released", "left", "policy", "emptied")
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     POOLED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    EMPTIED_FIELD_NUMBER: _ClassVar[int]
     closed: ClosedRound
     pooled: CountedGradient
     released: OfferKey
     left: Departure
     policy: _values_pb2.Value
-    def __init__(self, closed: _Optional[_Union[ClosedRound, _Mapping]] = ..., pooled: _Optional[_Union[CountedGradient, _Mapping]] = ..., released: _Optional[_Union[OfferKey, _Mapping]] = ..., left: _Optional[_Union[Departure, _Mapping]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
+    emptied: bool
+    def __init__(self, closed: _Optional[_Union[ClosedRound, _Mapping]] = ..., pooled: _Optional[_Union[CountedGradient, _Mapping]] = ..., released: _Optional[_Union[OfferKey, _Mapping]] = ..., left: _Optional[_Union[Departure, _Mapping]] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., emptied: bool = ...) -> None: ...
 
 class Decisions(_message.Message):
     __slots__ = ("base", "first", "decisions", "epoch")

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import trainer_client as tc
-from ps_service.server import Server
 from tests.integration.restarting import Owner
 from tests.integration.spanning import Trainer, batches, begun, held, local, same_nets
 from tests.training import apart
@@ -25,7 +24,7 @@ LOGS = pytest.mark.parametrize("options", [{}, {"durability": "always"}], ids=["
 @asynccontextmanager
 async def trainers(
     folder: Path, policy: tc.policies.Policy, options: dict[str, Any]
-) -> AsyncIterator[tuple[list[Server], list[Trainer]]]:
+) -> AsyncIterator[tuple[list[Owner], list[Trainer]]]:
     """Two owners, which may have logs, and two trainers of a layer on each of them."""
     async with AsyncExitStack() as stack:
         places = [await stack.enter_async_context(Owner(folder / name, name, **options)) for name in NAMES]
@@ -33,7 +32,7 @@ async def trainers(
         for _ in range(2):
             client = await stack.enter_async_context(tc.connect(*(each.address for each in places)))
             made.append(await begun(client, NAMES, policy, non_finite="refuse"))
-        yield [each.server for each in places], made
+        yield places, made
 
 
 async def huge(trainer: Trainer) -> tc.Stepped:
@@ -49,11 +48,11 @@ async def huge(trainer: Trainer) -> tc.Stepped:
 async def test_a_round_that_the_first_owner_refuses_is_made_on_no_owner(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    async with trainers(tmp_path, tc.policies.Sync(2, "sum"), options) as (servers, group):
+    async with trainers(tmp_path, tc.policies.Sync(2, "sum"), options) as (places, group):
         net, opt = await local(group[0])
         errors = await asyncio.gather(*(apart(huge(each)) for each in group), return_exceptions=True)
         assert [type(each) for each in errors] == [tc.errors.NonFiniteGradientError] * 2
-        await until(lambda: held(servers[1]) == 0)
+        await until(lambda: held(places[1].server) == 0)
         await same_nets(group[0], net)
         steps = [apart(each.step(x)) for each, x in zip(group, batches(2), strict=True)]
         assert [each.counted for each in await asyncio.gather(*steps)] == [2, 2]
@@ -61,4 +60,26 @@ async def test_a_round_that_the_first_owner_refuses_is_made_on_no_owner(
             net(x).square().mean().backward()
         opt.step()
         await same_nets(group[0], net)
-        assert held(servers[1]) == 0
+        assert held(places[1].server) == 0
+
+
+@LOGS
+async def test_an_open_round_that_the_first_owner_refuses_is_dropped_on_all_owners(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    async with trainers(tmp_path, tc.policies.Quorum(2, reduce="sum"), options) as (places, group):
+        net, opt = await local(group[0])
+        await apart(huge(group[0]))
+        with pytest.raises(tc.errors.NonFiniteGradientError):
+            await apart(huge(group[1]))
+        await until(lambda: held(places[1].server) == 0)
+        await same_nets(group[0], net)
+        for each in places if options else ():
+            await each.crash()
+        counted = [(await apart(each.step(x))).counted for each, x in zip(group, batches(2), strict=True)]
+        assert counted == [0, 2]
+        for x in batches(2):
+            net(x).square().mean().backward()
+        opt.step()
+        await same_nets(group[0], net)
+        assert held(places[1].server) == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ps_service.durability.log.following_journal import LoggedFollowing
 from ps_service.durability.named_gradients import named_gradients
-from ps_service.policies.decisions import Changed, Decided, Left, Released
+from ps_service.policies.decisions import Changed, Decided, Emptied, Left, Released
 from ps_service.policies.membership import Departed, PolicySet, Unheld
 from ps_service.policies.offers import Dropped, Pooled, Reason
 from ps_service.requests import round_messages
@@ -124,7 +124,7 @@ class LoggedRounds:
                 raise
             except BaseException:
                 # The record is to have what others do instead.
-                self._aggregator.take_back([close], close.counted)
+                self._aggregator.take_back([close], close.counted, is_pool)
                 raise
             finally:
                 if completing is not None:
@@ -150,11 +150,12 @@ class LoggedRounds:
         return [close] if completing is None else [completing.event, close]
 
     def _due(self, *events: object) -> tuple[int, list[Entry]]:
-        """The decisions that a record of some events has: up to theirs, and what is released behind that."""
+        """The decisions that a record of some events has: up to theirs, and what is released or dropped behind
+        that."""
         base, entries = self._aggregator.decided(self.settled.decided)
         own = [place for place, each in enumerate(entries) if any(_is_of(each.decision, event) for event in events)]
         count = max(own) + 1 if own else 0
-        while count < len(entries) and isinstance(entries[count].decision, Released):
+        while count < len(entries) and isinstance(entries[count].decision, (Released, Emptied)):
             count += 1
         return base, entries[:count]
 

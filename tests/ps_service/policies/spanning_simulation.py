@@ -46,7 +46,7 @@ class SpanningSimulation:
         coordinator: type[Coordinator] = Coordinator,
         follower: type[Follower] = Follower,
     ) -> None:
-        self.random = random.Random(seed)
+        self.random, self.failures = random.Random(seed), random.Random(seed)
         self.make_coordinator, self.make_follower = coordinator, follower
         self.rounds = coordinator(policy, FOLLOWERS)
         self.followers = {name: follower() for name in FOLLOWERS}
@@ -57,6 +57,7 @@ class SpanningSimulation:
         self.used: dict[str, set[OfferKey]] = {name: set() for name in FOLLOWERS}
         self.alive: dict[bytes, Trainer] = {}
         self.taking_part: set[bytes] = set()
+        self.pooled: set[OfferKey] = set()
         self.ended: list[bytes] = []
         self.messages: list[Request] = []
         self.offers: dict[OfferKey, Request] = {}
@@ -216,9 +217,11 @@ class SpanningSimulation:
 
     def take(self, events: list[Event]) -> None:
         log = self.rounds.log
+        self.pooled.update(each.counted.key for each in events if isinstance(each, Pooled))
+        made = [each for each in events if not isinstance(each, Close) or not self.refuse(each)]
         seen = self.history[-1].number if self.history else 0
         self.history.extend(log.after(seen))
-        for event in events:
+        for event in made:
             if isinstance(event, Close):
                 self.closes += 1
                 continue
@@ -229,6 +232,14 @@ class SpanningSimulation:
                 request.answer = self.answer(request)
                 request.outdated = isinstance(event, Dropped) and event.reason is Reason.OUTDATED
                 self.messages.append(request)
+
+    def refuse(self, close: Close) -> bool:
+        """The step of a round fails on the coordinator, now and then. Says whether it has."""
+        if self.failures.random() < 0.9:
+            return False
+        keys = [each.key for each in close.counted]
+        self.rounds.take_back([close], keys, not self.pooled.isdisjoint(keys))
+        return True
 
     def follow(self, name: str, what: str, *content: Any) -> int | None:
         """Runs a request on a follower, and does with gradients what it says. None: it has refused to hold them."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ps_service.policies.coordinator import Coordinator
-from ps_service.policies.decisions import Decision, DecisionLog, Entry, Left
+from ps_service.policies.decisions import Decision, DecisionLog, Emptied, Entry, Left
 from ps_service.policies.follower import Follower, Gap
 from ps_service.policies.offers import Event, Offer, OfferKey, Pooled
 from ps_wire.policies import Policy
@@ -75,6 +75,14 @@ class FreesPooled(Follower):
             super()._carry_out(decision)
 
 
+class KeepsRefused(Follower):
+    """Keeps the gradients of an open round whose step has failed."""
+
+    def _carry_out(self, decision: Decision) -> None:
+        if not isinstance(decision, Emptied):
+            super()._carry_out(decision)
+
+
 class ForgetsTooEarly(DecisionLog):
     """Forgets what one of the other owners has carried out."""
 
@@ -128,7 +136,7 @@ class TakesEarlierJoins(Coordinator):
 
 
 MUTANTS: list[tuple[type[Coordinator], type[Follower]]] = [
-    *((Coordinator, each) for each in (Twice, FreesLaterJoins, HoldsForTheDead, FreesPooled)),
+    *((Coordinator, each) for each in (Twice, FreesLaterJoins, HoldsForTheDead, FreesPooled, KeepsRefused)),
     *((each, Follower) for each in (WithForgetfulLog, SaysNothingOfLeaving, ForgetsWithdrawn)),
     *((each, Follower) for each in (SaysNothingOfWithdrawn, TakesEarlierJoins)),
 ]
