@@ -14,6 +14,7 @@ import torch
 import trainer_client as tc
 from tests import export_models
 from tests.integration.restarting import Owner
+from trainer_client.serving import readers
 
 IDS = torch.arange(50)
 
@@ -175,3 +176,10 @@ async def test_arguments_of_readers_are_checked(ps: tc.Client, arguments: dict[s
     with pytest.raises(tc.errors.InvalidArgumentError, match="a reader is of a table or of a module, not of 'net'"):
         ps.reader("net")  # type: ignore[arg-type]
     assert await ps.reader(net, window_ms=0)(torch.ones(1, 3)) is not None
+
+
+def test_callers_get_the_containers_that_one_alone_gets() -> None:
+    results = {"pair": (torch.arange(3), [torch.arange(3)]), "none": ()}
+    parts = readers._split(results, [1, 2])
+    expected = [{"pair": (each, [each]), "none": ()} for each in (torch.arange(1), torch.arange(1, 3))]
+    assert repr(parts) == repr(expected)

@@ -170,6 +170,7 @@ def _split(results: Any, sizes: list[int]) -> list[Any]:
     if isinstance(results, torch.Tensor):
         return [each.clone() for each in results.split(sizes)]
     if isinstance(results, tuple | list):
-        return list(zip(*(_split(each, sizes) for each in results), strict=True))
+        kind, fields = type(results), [_split(each, sizes) for each in results]
+        return [kind(each[number] for each in fields) for number in range(len(sizes))]
     parts = {name: _split(each, sizes) for name, each in results.items()}
     return [{name: each[number] for name, each in parts.items()} for number in range(len(sizes))]
