@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import gc
+import itertools
 import threading
 from typing import Any
 
@@ -196,6 +197,27 @@ class Recomputing(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = checkpoint(self.layers, x, use_reentrant=False)
         return y
+
+
+@hosted
+class Dropping(nn.Module):
+    """Dropout that the backward computes again. Before each computation another thread draws, each time more."""
+
+    times = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor, again: bool = True) -> torch.Tensor:
+        y: torch.Tensor = checkpoint(self.part, x, use_reentrant=False) if again else self.part(x)
+        return y
+
+    def part(self, x: torch.Tensor) -> torch.Tensor:
+        thread = threading.Thread(target=torch.rand, args=(next(self.times),))
+        thread.start()
+        thread.join()
+        return nn.functional.dropout(x * self.scale, 0.5)
 
 
 @hosted

@@ -35,6 +35,9 @@ class Borrower(Protocol):
     def runs_later(self) -> None:
         """Notes that code of the call will run in its backward, where it finds the values of this call."""
 
+    def recomputes(self) -> None:
+        """Notes that `torch.utils.checkpoint` asks for the state of the generator, to set it again in the backward."""
+
     def sets_hooks(self, pack: Any) -> None:
         """Notes that hooks of saved tensors are set."""
 

@@ -21,11 +21,13 @@ from ps_service.parameters.locks import WouldBlock
 from ps_service.passes import torch_patches
 from ps_service.passes.binding import results_in
 from ps_service.passes.look_up_call import LookUpCall
+from ps_service.passes.pass_values import PassNumbers
 from ps_service.passes.saved_tensors import Kept, Pinned, Watch, unpack
 from ps_service.passes.turn_binding import TurnBinding
 from ps_service.passes.view_binding import ViewBinding
 from ps_wire.codec.trees import mapped, parts_of
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.numerics.random import Seeded
 from ps_wire.runtime.scopes import current_scope
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class CallFrame(LookUpCall):
     _expected = 0
     _measured: ViewBinding | None = None
     uses_others = False
+    _block: Seeded | None = None
     # By storage; several parameters may be views of one storage.
     _watches: dict[int, list[tuple[Watch, TurnBinding]]]
     _storages: set[int]
@@ -78,7 +81,7 @@ class CallFrame(LookUpCall):
     ) -> None:
         self.leaves: Sequence[Leaf] = ()
         self.steps: Sequence[int] = ()
-        self.values: list[PassValues] = []
+        self.values: list[PassValues | PassNumbers] = []
         self._parameter_locks = parameter_locks
         self._training = training
         self._recorded = recorded
@@ -99,6 +102,8 @@ class CallFrame(LookUpCall):
 
     def __exit__(self, *raised: Any) -> None:
         self._thread = 0
+        if self._block is not None:
+            self._block.__exit__(*raised)
         if self._hooks is not None:
             self._hooks.__exit__(*raised)
             self._hooks = None  # they refer to this frame, and its leaves would be freed late
@@ -109,6 +114,10 @@ class CallFrame(LookUpCall):
         self._measured = None  # hooks of an open graph may refer to this frame, and must not to a view
         if self._bindings:
             self._settle(raised[0] is not None)
+        if self.is_held or self.values:
+            block = self._block or Seeded.current()
+            if block is not None:
+                self.values.append(PassNumbers(block))
         if has_reached_rows and raised[0] is None:
             raise InvalidArgumentError(
                 "backward() onto the rows of a table, within a call, steps nothing; return the loss, and let the "
@@ -282,6 +291,13 @@ class CallFrame(LookUpCall):
             for binding in self._bindings.values():
                 binding.hold()
 
+    def recomputes(self) -> None:
+        # Torch's own generator belongs to all calls. On a GPU torch notes the states of its generators itself.
+        is_here = self._grad and self._thread == threading.get_ident() and torch_patches.are_hooks_allowed()
+        if is_here and not torch._C._len_torch_dispatch_stack() and not torch.cuda.is_initialized():
+            self._block = Seeded(int(torch.randint(2**63 - 1, (), device="cpu")))
+            self._block.__enter__()
+
     def sets_hooks(self, pack: Any) -> None:
         if pack != self._pack:
             self.runs_later()  # those of other code run in the backward
@@ -352,7 +368,7 @@ class CallFrame(LookUpCall):
 
 
 torch_patches.install()
-rng_states.install()
+rng_states.install(torch_patches.note_recomputation)
 
 
 def _name(function: Callable[..., Any]) -> str:

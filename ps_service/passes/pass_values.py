@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,13 +21,28 @@ if TYPE_CHECKING:
     from ps_service.parameters.state import ParameterState
 
 
+class PassNumbers:
+    """The random numbers that code of a call draws in its backward, if the call was in a seeded block.
+
+    They come from a generator of their own, with a seed derived from that of the block. `torch.utils.checkpoint` gives
+    it the state of the block's generator while it recomputes.
+    """
+
+    hosted = None
+
+    def __init__(self, block: Seeded) -> None:
+        self._random = Seeded(of_backward(block.seed))
+
+    def found(self) -> AbstractContextManager[object]:
+        """The block in which the code draws them."""
+        return self._random
+
+
 class PassValues:
     """The values of a module's parameters in one pass. Steps move the parameters instead of writing to them.
 
     Inside the block `found`, the module has them, and the mode of the call, and no call or step has the module: hooks,
-    recomputations and functions of hosted code find what they found in the forward. If the call has a seed, they draw
-    random numbers from a generator of their own, with a seed derived from that of the call. `torch.utils.checkpoint`
-    gives it the state of the call's while it recomputes.
+    recomputations and functions of hosted code find what they found in the forward.
     """
 
     def __init__(
@@ -43,10 +58,6 @@ class PassValues:
         self._lock = locks.lock
         self._turns = hosted.views.turns
         self._mode = mode
-        block = Seeded.current()
-        self._random: AbstractContextManager[object] = (
-            nullcontext() if block is None else Seeded(of_backward(block.seed))
-        )
         self._are_written = False
 
     @contextmanager
@@ -55,8 +66,7 @@ class PassValues:
         turn = Turn(self._turns, nested=True, around=(self._mode, self._swapped))
         turn.begin()
         try:
-            with self._random:
-                yield
+            yield
         finally:
             turn.end()
         if turn.is_lost:

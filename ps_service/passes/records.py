@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ps_service.group.peers import NestedPass
     from ps_service.hosting.objects import HostedObject
     from ps_service.memory.held import Share
-    from ps_service.passes.pass_values import PassValues
+    from ps_service.passes.pass_values import PassNumbers, PassValues
     from ps_wire.compression.codec import Encoded
     from ps_wire.refs import CallKey
     from ps_wire.runtime.latency import Latency
@@ -135,7 +135,7 @@ class Record:
         tokens: Sequence[int] = (),
         nested_pass: NestedPass | None = None,
         others: bool = False,
-        values: list[PassValues] | None = None,
+        values: list[PassValues | PassNumbers] | None = None,
     ) -> None:
         self._latency = latency
         self._nbytes = nbytes
@@ -233,9 +233,11 @@ class Record:
 
     @contextmanager
     def _found_values(self, changed: dict[HostedObject, bool] | None) -> Iterator[None]:
-        """Gives modules whose code runs in the backward the values of the pass, and notes which of them it changes."""
+        """Gives modules whose code runs in the backward the values and random numbers of the pass, and notes which of
+        them it changes."""
         found = list(self._values or ())
-        before = [] if changed is None else [(each.hosted, marks_of(each.hosted)) for each in found]
+        modules = [] if changed is None else [each.hosted for each in found if each.hosted is not None]
+        before = [(hosted, marks_of(hosted)) for hosted in modules]
         try:
             with ExitStack() as stack:
                 for values in found:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ps_service.passes.arguments import Arguments
     from ps_service.passes.contexts import PassHost
     from ps_service.passes.pass_context import PassContext
-    from ps_service.passes.pass_values import PassValues
+    from ps_service.passes.pass_values import PassNumbers, PassValues
     from ps_wire.refs import CallKey
     from ps_wire.runtime.latency import Latency
 
@@ -36,7 +36,7 @@ class Used(NamedTuple):
     steps: Sequence[int] = ()
     others: bool = True
     shares: Sequence[Share] | None = None
-    values: list[PassValues] | None = None
+    values: list[PassValues | PassNumbers] | None = None
 
 
 def record(

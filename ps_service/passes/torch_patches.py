@@ -75,6 +75,13 @@ def forbidding(error_message: str) -> Iterator[None]:
             _torchs._saved_tensors_hooks_disable(before, False)
 
 
+def note_recomputation() -> None:
+    """Tells the running call that a part of it will run again in the backward, with the same random numbers."""
+    call = binder.get()
+    if call is not None:
+        call.recomputes()
+
+
 def are_hooks_allowed() -> bool:
     """Whether hooks of saved tensors can be set in this thread: they cannot inside the transforms of torch.func."""
     return _torchs._saved_tensors_hooks_is_enabled()  # type: ignore[no-any-return]
