@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from ps_wire.codec.payload import NO_PAYLOAD, Buffer, PayloadReader
@@ -27,6 +28,8 @@ Read = Callable[[Reply, PayloadReader], T]
 """Makes the result from a reply and its payload."""
 
 _NO_FRAME: Final = Frame()
+
+_places: Final = count()
 
 _OF_PROGRAMS: Final = {
     *("create", "attach", "delete", "fetch", "set_requires_grad", "optimizer", "scheduler", "set_options"),
@@ -59,6 +62,7 @@ class InFlightRequest(Pending[T]):
     Its payload must not change until the answer is there, because it may be sent again. Until then it `follows` earlier
     requests whose results, which stay on the owner, it needs; they have it among their `followers`. It is `answered` if
     there was no error. It has a number once it was sent, some milliseconds `later`, with another, if no caller waits.
+    Its `place` is among all requests, in the order in which they were made.
     `counted` bytes count towards the limit of bytes in flight; the `deadline` is in seconds of the monotonic clock.
     """
 
@@ -88,6 +92,7 @@ class InFlightRequest(Pending[T]):
         follows: Sequence[InFlightRequest[Any]] = (),
     ) -> None:
         super().__init__(session.loop)
+        self.place = next(_places)
         self.frame = frame
         if payload is not None:
             self.chunks, self.nbytes = payload.chunks, payload.nbytes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import math
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -70,43 +69,63 @@ class Moves:
         moved = errors.from_message(error)
         if not isinstance(moved, ObjectMovedError) or in_flight.operation == "move":
             return False
-        chain = self._put_aside(in_flight)
-        task = asyncio.get_running_loop().create_task(self._again(chain, moved), context=contextvars.Context())
+        self._put_aside(in_flight)
+        task = asyncio.get_running_loop().create_task(self._again(in_flight, moved), context=contextvars.Context())
         self._tasks[task] = in_flight
         task.add_done_callback(self._ended)
         return True
 
-    def _put_aside(self, first: InFlightRequest[Any]) -> list[InFlightRequest[Any]]:
-        """A request that has an answer and is to be sent again, with those that follow it, which the owner fails; in
-        their order. They are forgotten here, but for their deadlines."""
-        requests, chain = self._session.requests, [first]
-        window = requests.window
-        for each in chain:
-            chain.extend(one for one in each.followers if not one.settled and one not in chain)
-        for each in chain[1:]:
-            requests.forget(each)
-            for waiting in (window.waiting, window.large):
-                if each in waiting:
-                    waiting.remove(each)
+    def _put_aside(self, first: InFlightRequest[Any]) -> None:
+        """Takes a request that is to be sent again out of the window, and those that follow it, which the owner fails.
+        They have no numbers then, so those that come to follow them wait. Each is in one chain at a time."""
+        requests = self._session.requests
+        window, chain = requests.window, {first: first}
+        left = [first]
+        for each in left:
+            new = [one for one in each.followers if not one.settled and one not in chain]
+            chain.update(dict.fromkeys(new, first))
+            left.extend(new)
+        for kept in (window.waiting, window.large):
+            for each in [one for one in kept if one in chain]:
+                kept.remove(each)
+        for each in left:
+            if each.number and each is not first:
+                requests.forget(each)
+            each.number = 0
+        requests.flush()  # those of them that were only collected are blocked now
+        window.blocked[:] = [each for each in window.blocked if each not in chain]
         requests.aside.update(chain)
-        return sorted(chain, key=lambda each: each.number or math.inf)
+
+    def _chain(self, first: InFlightRequest[Any]) -> list[InFlightRequest[Any]]:
+        """Those which were put aside with a request and wait still, in the order in which they were made; not any more
+        if a request that it follows is to be sent again, too, and has them in its chain."""
+        aside = self._session.requests.aside
+        chain = [each for each, head in aside.items() if head is first]
+        for each in chain:
+            del aside[each]
+        return sorted((each for each in chain if not each.settled), key=lambda each: each.place)
+
+    def _fail(self, first: InFlightRequest[Any], error: PsError) -> None:
+        for each in self._chain(first)[:1]:
+            self._session.requests.fail(each, error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if (first := self._tasks.pop(task, None)) is not None and task.cancelled():
             # Sessions with other owners are closed before this one.
-            self._session.requests.fail(first, ClosedError("this client is closed"))
+            self._fail(first, ClosedError("this client is closed"))
 
-    async def _again(self, chain: list[InFlightRequest[Any]], moved: ObjectMovedError) -> None:
-        requests = self._session.requests
+    async def _again(self, first: InFlightRequest[Any], moved: ObjectMovedError) -> None:
         try:
             session = await self.follow(moved)
         except PsError as error:
-            requests.fail(chain[0], error)
+            self._fail(first, error)
             return
-        finally:
-            requests.aside.difference_update(chain)
+        if self._session.requests.aside.get(first) is first and not first.settled:
+            self._put_aside(first)  # with those that follow it since
+        chain = self._chain(first)
         if session is not self._session and not self._may_go(chain, session):
-            requests.fail(chain[0], moved)
+            for each in chain[:1]:
+                self._session.requests.fail(each, moved)
             return
         for each in chain:
             if not each.settled:  # it may have been cancelled meanwhile
@@ -189,4 +208,4 @@ class Moves:
         for task, first in tasks.items():
             if not task.done():
                 task.cancel()
-                self._session.requests.fail(first, error)
+                self._fail(first, error)

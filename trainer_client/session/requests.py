@@ -44,7 +44,7 @@ class Requests:
     caller takes, and `when_held_up` is called when a request may be held up now, or no more. `when_wanted` is called
     once if the session was given up, and a request wants an answer nevertheless; None if that stays so. `redirect`
     gets a request whose object has moved, and returns whether it sends it again. Those that it has put `aside` until
-    then end at their deadlines, too.
+    then, each with the first one of its chain, end at their deadlines, too.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Requests:
         self.position = 0
         self.closed: PsError | None = None
         self.when_wanted: Callable[[], None] | None = None
-        self.aside: set[InFlightRequest[Any]] = set()
+        self.aside: dict[InFlightRequest[Any], InFlightRequest[Any]] = {}
         self.redirect: Callable[[InFlightRequest[Any], Error], bool] = lambda *_: False
         self._give_back = give_back
         self._when_held_up = when_held_up

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from ps_wire.errors import ClosedError, DeadlineExceededError, ObjectMovedError
-from ps_wire.v1.operations_pb2 import MoveReply
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import LookupRequest, MoveReply
 from tests.trainer_client.scripted_owner import look_up, opened
 from tests.waiting import until
+from trainer_client.session import moves
 
 
 class Unreached:
@@ -109,3 +111,55 @@ async def test_a_request_that_is_sent_to_its_owner_again_ends_at_its_deadline() 
         async with asyncio.timeout(10.0):
             with pytest.raises(DeadlineExceededError):
                 await sent
+
+
+@pytest.mark.parametrize("later_first", [True, False], ids=["the later one first", "the earlier one first"])
+async def test_requests_that_are_refused_one_by_one_are_sent_again_once_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, later_first: bool
+) -> None:
+    monkeypatch.setattr(moves, "_AGAIN_SECONDS", 0.05)
+    closed = ObjectMovedError("it is about to move", "", "", "an id")
+    async with opened() as (session, stream, _):
+
+        def follow(name: str, *follows: Any) -> Any:
+            request = Request(lookup=LookupRequest(name=name))
+            return session.submit(request, None, lambda reply, _: reply.lookup.member.address, follows=follows)
+
+        async def arrived(count: int) -> dict[str, Any]:
+            """The next requests, by name."""
+            seen: dict[str, Any] = {}
+            while len(seen) < count:
+                frame = await stream.frame()
+                if frame.HasField("request"):
+                    assert frame.request.lookup.name not in seen
+                    seen[frame.request.lookup.name] = frame
+            return seen
+
+        first = look_up(session, "first")
+        second = follow("second", first)
+        sent = await arrived(2)
+        await stream.refuse(sent["first"].number, closed)
+        await until(lambda: session.moves._tasks)
+        third = follow("third", first)
+        fourth = follow("fourth", second, third)
+        for turn in range(2):
+            sent = await arrived(4)
+            assert list(sent) == ["first", "second", "third", "fourth"]
+            numbers = {name: each.number for name, each in sent.items()}
+            assert [list(each.request.after) for each in sent.values()] == [
+                [],
+                [numbers["first"]],
+                [numbers["first"]],
+                [numbers["second"], numbers["third"]],
+            ]
+            if not turn:
+                for name in ("third", "first") if later_first else ("first", "third"):
+                    await stream.refuse(numbers[name], closed)
+        for number in numbers.values():
+            await stream.answer(number)
+        assert [await each for each in (first, second, third, fourth)] == [str(each) for each in numbers.values()]
+        assert not (session.requests.aside or session.requests.window.requests())
+        await asyncio.sleep(0.1)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await arrived(1)
