@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -146,6 +147,8 @@ class Servicer:
             raise ConnectionBroken("the stream has ended before its first frame")
         if not first.frame.HasField("hello"):
             raise InvalidArgumentError("a stream begins with Hello")
+        if connection.is_over:  # the trainer has given it up, and goes on with the stream before
+            raise ConnectionBroken("the stream has ended before it was welcomed")
         hello = first.frame.hello
         self._check(hello)
         identity: Identity | None = caller.get()
@@ -176,7 +179,8 @@ class Servicer:
         if resumed and hello.incarnation in self._engine.incarnations.killed:
             self._engine.contexts.lose_up_to(ContextId(hello.trainer, hello.last_pass))
         turn = session_handler.stream.greeted(connection if isinstance(connection, DirectConnection) else None)
-        self._engine.reply_cache.keep_only(hello.trainer, hello.unanswered)
+        last_number = hello.last_number if hello.HasField("last_number") else math.inf
+        self._engine.reply_cache.keep_only(hello.trainer, hello.unanswered, last_number)
         limits = self._engine.limits
         why_lost = "" if resumed else self._engine.sessions.take_why_lost(hello.trainer)
         if has_lost:

@@ -5,6 +5,7 @@ A trainer whose stream broke sends unanswered requests again, with their numbers
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -83,9 +84,9 @@ class ReplyCache:
                 self.nbytes -= answer.nbytes
         return unknown
 
-    def keep_only(self, trainer: bytes, numbers: Iterable[int]) -> None:
-        """Drops all answers of a trainer except these."""
-        self.forget(trainer, self.answers(trainer).keys() - set(numbers))
+    def keep_only(self, trainer: bytes, numbers: Iterable[int], last: float = math.inf) -> None:
+        """Drops the answers of a trainer up to the `last` number, except these."""
+        self.forget(trainer, {number for number in self.answers(trainer) if number <= last}.difference(numbers))
 
     def drop(self, trainer: bytes) -> None:
         """Drops all answers of a trainer that is gone."""

@@ -51,6 +51,11 @@ class Connection:
     batches: bool = False
     """Whether the other end takes several small packets in one."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known to be closed, by either side, or broken. Packets that arrived before may be left."""
+        return False
+
     def send_now(self, packet: Packet, later: bool = False, at_once: bool = False) -> bool:
         """Sends a packet if the connection can take it now; returns whether it did. If not, `send` has to be used.
 

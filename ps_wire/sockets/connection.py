@@ -187,7 +187,6 @@ class RecordConnection(Connection):
 
     @property
     def is_over(self) -> bool:
-        """Whether it was closed, or is broken."""
         return self._ended or bool(self._broken)
 
     async def close(self) -> None:

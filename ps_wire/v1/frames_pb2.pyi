@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "trainer", "incarnation", "unanswered", "host", "shared_memory_token", "owner", "process_id", "host_name", "program", "member", "position", "last_pass", "namespace")
+    __slots__ = ("protocol", "trainer", "incarnation", "unanswered", "host", "shared_memory_token", "owner", "process_id", "host_name", "program", "member", "position", "last_pass", "namespace", "last_number")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     TRAINER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class Hello(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     LAST_PASS_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    LAST_NUMBER_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     trainer: bytes
     incarnation: str
@@ -40,7 +41,8 @@ class Hello(_message.Message):
     position: int
     last_pass: int
     namespace: str
-    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., shared_memory_token: _Optional[bytes] = ..., owner: _Optional[str] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., program: _Optional[str] = ..., member: _Optional[str] = ..., position: _Optional[int] = ..., last_pass: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
+    last_number: int
+    def __init__(self, protocol: _Optional[int] = ..., trainer: _Optional[bytes] = ..., incarnation: _Optional[str] = ..., unanswered: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., shared_memory_token: _Optional[bytes] = ..., owner: _Optional[str] = ..., process_id: _Optional[int] = ..., host_name: _Optional[str] = ..., program: _Optional[str] = ..., member: _Optional[str] = ..., position: _Optional[int] = ..., last_pass: _Optional[int] = ..., namespace: _Optional[str] = ..., last_number: _Optional[int] = ...) -> None: ...
 
 class SharedMemoryOffer(_message.Message):
     __slots__ = ("socket", "token", "max_segment_bytes")

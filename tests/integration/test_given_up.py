@@ -161,7 +161,7 @@ async def test_an_upload_that_is_overtaken_by_very_many_requests_is_still_taken(
         counter = await ps.create(COUNTER)
         (session,) = owner.engine.sessions.all()
         # As if so many had passed an upload whose number is the next.
-        number = counter.session.requests.window._last_number + 1
+        number = counter.session.requests.window.last_number + 1
         for later in range(number + 1, number + 70_000):
             session.taken_numbers.add(later)
         assert await counter.add(5) == 5

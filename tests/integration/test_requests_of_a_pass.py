@@ -233,4 +233,4 @@ async def test_two_owners_step_when_both_have_succeeded() -> None:
 
 def sent_to(ps: tc.Client) -> int:
     """How many requests the client has sent to ps0."""
-    return ps.session("ps0").requests.window._last_number
+    return ps.session("ps0").requests.window.last_number

@@ -311,6 +311,7 @@ class Session:
             last_pass=self._last_pass,
             position=self.requests.position,
             namespace=self.settings.namespace,
+            last_number=self.requests.window.last_number,
         )
         hello.unanswered.extend((*self.requests.window.unanswered, *self.requests.given_up))
         return hello

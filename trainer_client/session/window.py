@@ -22,7 +22,8 @@ class RequestWindow:
     other in order; small ones, and those that another request waits for, overtake them.
 
     Others than the `unanswered` ones wait because these are too many (`waiting`), or hold too many bytes (`large`), or
-    because one that they follow has no number yet (`blocked`). Limits of 0 are not known.
+    because one that they follow has no number yet (`blocked`). Limits of 0 are not known. `last_number` is the last
+    one that was given.
     """
 
     def __init__(self) -> None:
@@ -33,8 +34,8 @@ class RequestWindow:
         self.max_requests = 0
         self.max_bytes = 0
         self.max_message_bytes = math.inf
+        self.last_number = 0
         self._bytes = 0
-        self._last_number = 0
 
     def set_limits(self, welcome: Welcome) -> None:
         """Takes the limits from the welcome of an owner."""
@@ -69,8 +70,8 @@ class RequestWindow:
                 return False
             in_flight.counted = in_flight.nbytes
             self._bytes += in_flight.counted
-        self._last_number += 1
-        in_flight.number = in_flight.frame.number = self._last_number
+        self.last_number += 1
+        in_flight.number = in_flight.frame.number = self.last_number
         self.unanswered[in_flight.number] = in_flight
         return True
 

@@ -101,6 +101,15 @@ async def test_only_the_given_answers_of_a_trainer_are_kept(reply_cache: ReplyCa
     assert kept(reply_cache, BERT) == [1, 2, 3, 4]
 
 
+async def test_answers_after_the_last_number_are_kept(reply_cache: ReplyCache) -> None:
+    for number in (1, 2, 3, 4):
+        reply_cache.record(ANNA, number, answer(number))
+    reply_cache.keep_only(ANNA, [1], 2)
+    assert kept(reply_cache, ANNA) == [1, 3, 4]
+    reply_cache.keep_only(ANNA, [], 0)
+    assert kept(reply_cache, ANNA) == [1, 3, 4]
+
+
 async def test_keeping_nothing_leaves_nothing(reply_cache: ReplyCache) -> None:
     reply_cache.record(ANNA, 1, answer(1))
     reply_cache.keep_only(ANNA, [])
