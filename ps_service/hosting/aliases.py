@@ -98,6 +98,6 @@ def _share(one: torch.Tensor, other: torch.Tensor) -> bool:
     memory = one.untyped_storage()
     if memory.data_ptr() != other.untyped_storage().data_ptr() or one.dtype != other.dtype:
         return True
-    places = torch.arange(memory.nbytes() // one.element_size())
+    places = torch.arange(memory.nbytes() // one.element_size(), device="cpu")
     mine, theirs = (places.as_strided(each.shape, each.stride(), each.storage_offset()) for each in (one, other))
     return bool(torch.isin(mine, theirs).any())

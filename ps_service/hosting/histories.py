@@ -48,7 +48,7 @@ class _Ended(torch.autograd.Function):
         raise InvalidArgumentError(f"the call {REFUSAL}")
 
 
-_ANCHOR: Final = torch.empty(0, requires_grad=True)
+_ANCHOR: Final = torch.empty(0, device="cpu", requires_grad=True)
 """An input that requires grad, so that torch records the node."""
 
 ENDED: Final[Any] = _Ended._backward_cls

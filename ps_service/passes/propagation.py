@@ -89,7 +89,7 @@ def power_sum(engine: PassHost, context_id: ContextId, refs: Sequence[Ref], norm
     norms = [_norm(gradient, norm_type) for gradient in found if gradient is not None]
     if math.isinf(norm_type):
         # Of torch, for which NaN is the largest; for Python it depends on the order.
-        return float(torch.tensor([0.0, *norms], dtype=torch.float64).max())
+        return float(torch.tensor([0.0, *norms], dtype=torch.float64, device="cpu").max())
     try:
         return math.fsum(norm**norm_type for norm in norms)
     except OverflowError:

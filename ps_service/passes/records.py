@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from ps_wire.runtime.latency import Latency
 
 
-_NOTHING: Final = torch.empty(0, requires_grad=True)
-_NO_GRADIENT: Final = torch.empty(0)
+_NOTHING: Final = torch.empty(0, device="cpu", requires_grad=True)
+_NO_GRADIENT: Final = torch.empty(0, device="cpu")
 _NO_CONTEXT: Final = nullcontext()
 _ELSEWHERE: Final = get_gradient_edge(_NOTHING)
 """A root without inputs. With a single root, torch does not count it as part of the backward when a hook of several
@@ -43,7 +43,7 @@ class GraphEntry:
     is an extra input of the node, so that `autograd.grad` propagates back to the inputs."""
 
     def __init__(self) -> None:
-        self.token = torch.empty(0, requires_grad=True)
+        self.token = torch.empty(0, device="cpu", requires_grad=True)
         self._gradients: tuple[torch.Tensor | None, ...] = ()
 
     def enter(self, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -68,7 +68,7 @@ class _EntryNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         ctx.entry._gradients = gradients
-        return torch.empty(0), None, None
+        return torch.empty(0, device="cpu"), None, None
 
 
 _ENTERING: Final[Any] = _EntryNode._backward_cls
@@ -257,7 +257,7 @@ class Record:
             raise _no_gradient(position)
         if isinstance(gradient, torch.Tensor):
             return gradient.to(output.device)
-        found = decode(gradient, torch.empty((), dtype=output.dtype).expand(output.shape))
+        found = decode(gradient, torch.empty((), dtype=output.dtype, device="cpu").expand(output.shape))
         if found.layout is not torch.strided:
             raise InvalidArgumentError(f"output {position} of the call is dense, and its encoded gradient is sparse")
         return found.to(output.device)

@@ -17,7 +17,7 @@ from ps_wire.tables.routing import SLOTS
 MOST_APPLIED: Final = 4096
 """The most steps of which is remembered to which slots they were applied."""
 
-_ALL: Final = torch.ones(SLOTS, dtype=torch.bool)
+_ALL: Final = torch.ones(SLOTS, dtype=torch.bool, device="cpu")
 
 
 class AppliedStep(NamedTuple):

@@ -58,7 +58,7 @@ class RowBackups:
         """How far rows have moved since a version, float32 [n, dim]: their values now, less those of then. `forget`
         must not have been called with a later version."""
         now = self._shard.read(keys).float()
-        then, is_found = now.clone(), torch.zeros(len(keys), dtype=torch.bool)
+        then, is_found = now.clone(), torch.zeros(len(keys), dtype=torch.bool, device="cpu")
         steps = [step for number, step in self._steps.items() if number > version]
         for before in (each for step in (*steps, self._since) for each in step if len(each.keys)):
             place = torch.searchsorted(before.keys, keys).clamp_(max=len(before.keys) - 1)

@@ -84,7 +84,7 @@ class Feed:
                 begin = int(numbers[-1]) + 1
             parts.append(numbers)
             count += len(numbers)
-        nothing = torch.empty(0, dtype=torch.int64)
+        nothing = torch.empty(0, dtype=torch.int64, device="cpu")
         removed = torch.cat(gone).unique() if gone else nothing
         return Changed(torch.cat([nothing, *parts]), removed, begin if begin < end else None)
 
@@ -104,7 +104,7 @@ class Feed:
         """As `RowWatcher.written`."""
         if self._stamps is not None and len(numbers):
             self._stamps.grow(self._ids.rows)
-            self._stamps.write(numbers, torch.full((len(numbers), 1), self._watchers.version.number))
+            self._stamps.write(numbers, torch.full((len(numbers), 1), self._watchers.version.number, device="cpu"))
         if self._clock() - self._asked > ABANDONED_SECONDS:
             self._end()
 

@@ -248,7 +248,7 @@ class HostedTable(ReadTable):
                 gone = self.shard.evict(int(share * self.shard.size), dry_run=dry_run)
             return len(gone), gone[:sample]
         self.check_mark(mark)
-        count, begin, named = 0, 0, torch.empty(0, dtype=torch.int64)
+        count, begin, named = 0, 0, torch.empty(0, dtype=torch.int64, device="cpu")
         while begin is not None:
             gone, begin = self.shard.expire(begin, TURN_ROWS, dry_run=dry_run)  # type: ignore[assignment]
             count += len(gone)

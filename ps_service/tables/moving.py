@@ -146,7 +146,7 @@ class MovingTable(RowsOfTable):
         """Raises `RowsMovedError` if the table is closed, or this owner has other slots than a mark says."""
         if mark == self.mark:
             return
-        self.examine(mark, torch.empty(0, dtype=torch.int64))
+        self.examine(mark, torch.empty(0, dtype=torch.int64, device="cpu"))
         if mark not in (self.mark, self.routing.mark(self.owner)):
             raise RowsMovedError(f"rows of {self} have moved from or to owner {self.owner!r}")
 

@@ -75,7 +75,7 @@ class PinnedPart:
         values = self._rows.look_up(asked.ids)
         if asked.offsets is None:
             return values
-        positions, weights = torch.arange(len(values)), asked.weights
+        positions, weights = torch.arange(len(values), device="cpu"), asked.weights
         weights = None if weights is None else weights.detach().float()
         return embedding_bag(positions, values.float(), asked.offsets, mode="sum", per_sample_weights=weights)
 

@@ -34,7 +34,7 @@ class PinnedRows:
                 _, in_use = ids.between(0, ids.rows)
                 self._places = in_use.to(torch.int32).add_(_NOTHING)
             else:
-                self._places = torch.full((ids.rows,), _NOTHING, dtype=torch.int32)
+                self._places = torch.full((ids.rows,), _NOTHING, dtype=torch.int32, device="cpu")
                 self._places[numbers] = _IN_SHARD
             self.version: Final[RowsVersion] = shard.watchers.version
             self.count: Final = len(ids) if numbers is None else len(numbers)
@@ -83,8 +83,8 @@ class PinnedRows:
             if there.all():
                 return found
             default = self._shard.population.default
-            numbers = torch.full((len(ids) - len(found),), -1 if default is None else default)
-            values = torch.empty(len(ids), self._shard.dim, dtype=self._shard.dtype)
+            numbers = torch.full((len(ids) - len(found),), -1 if default is None else default, device="cpu")
+            values = torch.empty(len(ids), self._shard.dim, dtype=self._shard.dtype, device="cpu")
             values[there], values[~there] = found, self._shard.values_of(ids[~there], numbers)
             return values
 
@@ -92,7 +92,7 @@ class PinnedRows:
         """Copies of the rows among the `count` numbers from `begin` on, by `ids` and `values`, and the number to go on
         with; None at the end. In this way each row comes once."""
         begin, end = min(begin, len(self._places)), min(begin + count, len(self._places))
-        return self.at(torch.arange(begin, end)), end if end < len(self._places) else None
+        return self.at(torch.arange(begin, end, device="cpu")), end if end < len(self._places) else None
 
     def at(self, numbers: torch.Tensor) -> Block:
         """Copies of those rows that there were among some numbers, int64 [n]."""
@@ -101,7 +101,7 @@ class PinnedRows:
             there = places != _NOTHING
             numbers, places = numbers[there], places[there]
             in_shard = places == _IN_SHARD
-            ids = torch.empty(len(numbers), dtype=torch.int64)
+            ids = torch.empty(len(numbers), dtype=torch.int64, device="cpu")
             ids[in_shard] = self._shard.population.map.ids_of(numbers[in_shard])
             ids[~in_shard] = self._copied.ids_of(places[~in_shard])
             return {"ids": ids, "values": self._gathered(numbers, places, in_shard)}
@@ -111,7 +111,7 @@ class PinnedRows:
         self._places[numbers] = _NOTHING
 
     def _gathered(self, numbers: torch.Tensor, places: torch.Tensor, in_shard: torch.Tensor) -> torch.Tensor:
-        values = torch.empty(len(numbers), self._shard.dim, dtype=self._shard.dtype)
+        values = torch.empty(len(numbers), self._shard.dim, dtype=self._shard.dtype, device="cpu")
         values[in_shard] = self._shard.population.values(numbers[in_shard])
         values[~in_shard] = self._values.read(places[~in_shard])
         return values

@@ -121,7 +121,7 @@ class Population:
     def evict(self, count: int, dry_run: bool) -> torch.Tensor:
         """Removes the first `count` rows to go, unless they are spared, or only says which. Returns their ids."""
         if self.seen is None:
-            return torch.empty(0, dtype=torch.int64)
+            return torch.empty(0, dtype=torch.int64, device="cpu")
         numbers, _, scores = self.seen.scores(self._rows, self.map.items()[1], self.now())
         gone = self.map.ids_of(numbers[first(scores, count)])
         if not dry_run:
@@ -132,7 +132,7 @@ class Population:
     def expire(self, begin: int, end: int, dry_run: bool) -> torch.Tensor:
         """Removes the expired rows from number `begin` to before `end`, or only says which. Returns their ids."""
         if self.seen is None:
-            return torch.empty(0, dtype=torch.int64)
+            return torch.empty(0, dtype=torch.int64, device="cpu")
         gone = self.map.ids_of(self.seen.expired(begin, min(end, self.map.rows), self.now()))
         if not dry_run and len(gone):
             with self.telling(8 * len(gone)):
@@ -273,7 +273,7 @@ class Population:
         columns = {name: each[there] for name, each in values.items()}
         numbers = numbers[there]
         if change.kind == "seen":
-            columns["seen"] = torch.full((len(numbers),), change.time)
+            columns["seen"] = torch.full((len(numbers),), change.time, device="cpu")
         elif change.kind == "images":
             self.watchers.changing(numbers)
             self.watchers.written(numbers)
@@ -299,7 +299,7 @@ class Population:
             admitted = self.gate.admits(new)
             if self.log is not None:
                 self._tell("admission", self.gate.change(new))
-            added = torch.full((len(new),), self.default)
+            added = torch.full((len(new),), self.default, device="cpu")
             added[admitted] = self._add(new[admitted], ids)
             numbers[missing] = added[inverse]
             self.statistics.refused += int((~admitted)[inverse].sum())
@@ -396,5 +396,5 @@ class Population:
     def _write_default(self) -> None:
         if self.default is not None:
             values = self._rows.values
-            row = torch.full((1, values.width), self._default_value, dtype=values.dtype)
-            values.write(torch.tensor([self.default]), row)
+            row = torch.full((1, values.width), self._default_value, dtype=values.dtype, device="cpu")
+            values.write(torch.tensor([self.default], device="cpu"), row)

@@ -85,7 +85,7 @@ def _turn(cache: CodeCache) -> int | None:
 
 
 def _run_all(make: Callable[..., Any]) -> None:
-    ids, gradients = torch.tensor([1, 2, 1]), torch.zeros(3, 8)
+    ids, gradients = torch.tensor([1, 2, 1], device="cpu"), torch.zeros(3, 8, device="cpu")
     every = (SGD(), SGD(momentum=0.5), Adagrad(), RowWiseAdagrad(), LazyAdam(), PartialRowWiseAdam(), FTRL())
     for optimizer in every:
         shard = make(8, optimizer, Normal())
@@ -98,7 +98,7 @@ def _run_all(make: Callable[..., Any]) -> None:
     fixed.look_up(ids)
     fixed.remove(ids)
     kernels = make_kernels("numba")
-    kernels.sum(kernels.group(torch.tensor([1, 1]), torch.zeros(2, 8)))
+    kernels.sum(kernels.group(torch.tensor([1, 1], device="cpu"), torch.zeros(2, 8, device="cpu")))
 
 
 # Beside an owner that starts

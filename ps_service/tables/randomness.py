@@ -57,4 +57,4 @@ def initial_rows(init: Initialisation, seed: int, ids: torch.Tensor, dim: int, d
         else:
             values = uniform(bits) * np.float32(init.high - init.low) + np.float32(init.low)
         return torch.from_numpy(values).to(dtype)
-    return torch.full((len(ids), dim), init.value if isinstance(init, Constant) else 0.0, dtype=dtype)
+    return torch.full((len(ids), dim), init.value if isinstance(init, Constant) else 0.0, dtype=dtype, device="cpu")

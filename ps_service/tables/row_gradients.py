@@ -23,7 +23,9 @@ def rows_gradient(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """A gradient of all rows: keys of different rows, int64 [n], ascending, with the gradient of each, [n, dim]. Torch
     adds such ones one after the other, and others in an order that depends on which rows they have."""
     shape = (key_space(values.shape[1]), values.shape[1])
-    return torch.sparse_coo_tensor(keys.unsqueeze(0), values.float(), shape, is_coalesced=True, check_invariants=False)
+    return torch.sparse_coo_tensor(
+        keys.unsqueeze(0), values.float(), shape, is_coalesced=True, check_invariants=False, device="cpu"
+    )
 
 
 class UnsummedGradient(torch.Tensor):

@@ -56,7 +56,7 @@ class Rows:
             if storage.flat is not None:
                 storage.flat.index_fill_(0, numbers, first)
             else:
-                storage.write(numbers, torch.full((len(numbers), storage.width), first))
+                storage.write(numbers, torch.full((len(numbers), storage.width), first, device="cpu"))
 
     def initial(self, ids: torch.Tensor) -> torch.Tensor:
         """The first values of the rows of ids, [n, dim]."""

@@ -154,8 +154,8 @@ class Groups:
         for one, next_one in zip(self.groups, self.groups[1:], strict=False):
             if next_one.low <= one.high:
                 raise InvalidArgumentError(f"two groups of rows overlap: {one} and {next_one}")
-        self._lows: Final = torch.tensor([group.low for group in self.groups], dtype=torch.int64)
-        self._highs: Final = torch.tensor([group.high for group in self.groups], dtype=torch.int64)
+        self._lows: Final = torch.tensor([group.low for group in self.groups], dtype=torch.int64, device="cpu")
+        self._highs: Final = torch.tensor([group.high for group in self.groups], dtype=torch.int64, device="cpu")
 
     def rates(self, ids: torch.Tensor, lr: float, weight_decay: float) -> Rates:
         """Learning rate and weight decay of ids, int64 [n]: numbers, or float32 [n, 1] where there are groups. `lr` and
@@ -168,4 +168,7 @@ class Groups:
         scale = lr / self._base if self._base else 1.0
         lrs = [lr if each.lr is None else each.lr * scale for each in self.groups]
         decays = [weight_decay if each.weight_decay is None else each.weight_decay for each in self.groups]
-        return Rates(torch.tensor([*lrs, lr])[group][:, None], torch.tensor([*decays, weight_decay])[group][:, None])
+        return Rates(
+            torch.tensor([*lrs, lr], device="cpu")[group][:, None],
+            torch.tensor([*decays, weight_decay], device="cpu")[group][:, None],
+        )

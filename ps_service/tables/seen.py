@@ -21,7 +21,7 @@ _BLOCK_ROWS: Final = 1 << 16
 def first(scores: torch.Tensor, count: int) -> torch.Tensor:
     """The positions of the lowest scores, at most `count`, in their order; of equal ones the first positions."""
     if count >= len(scores) or not count:
-        return torch.arange(min(count, len(scores)))
+        return torch.arange(min(count, len(scores)), device="cpu")
     # Only as many as are wanted are sorted, because there may be many millions.
     limit = torch.from_numpy(np.partition(scores.numpy(), count - 1)[count - 1 : count])
     below, equal = (scores < limit).nonzero()[:, 0], (scores == limit).nonzero()[:, 0]
@@ -56,11 +56,11 @@ class Seen:
         """Notes that these rows, int64 [n], were added at a time, and that there are so many in all."""
         for name, storage in self.storages.items():
             storage.grow(rows)
-            storage.write(numbers, torch.full((len(numbers), 1), now if name == "seen" else 0))
+            storage.write(numbers, torch.full((len(numbers), 1), now if name == "seen" else 0, device="cpu"))
 
     def note(self, numbers: torch.Tensor, now: int) -> None:
         """Notes that different rows were looked up at a time."""
-        self.storages["seen"].write(numbers, torch.full((len(numbers), 1), now))
+        self.storages["seen"].write(numbers, torch.full((len(numbers), 1), now, device="cpu"))
         if (sightings := self.storages.get("sightings")) is not None:
             sightings.write(numbers, sightings.read(numbers) + 1)
 
@@ -76,12 +76,12 @@ class Seen:
 
     def forget(self, numbers: torch.Tensor) -> None:
         """Notes that these rows, int64 [n], are free."""
-        self.storages["seen"].write(numbers, torch.zeros(len(numbers), 1, dtype=torch.int64))
+        self.storages["seen"].write(numbers, torch.zeros(len(numbers), 1, dtype=torch.int64, device="cpu"))
 
     def expired(self, begin: int, end: int, now: int) -> torch.Tensor:
         """The numbers of the rows from `begin` to before `end` that have expired."""
         if self._eviction.ttl is None:
-            return torch.empty(0, dtype=torch.int64)
+            return torch.empty(0, dtype=torch.int64, device="cpu")
         age = max(self._eviction.ttl, self._eviction.spare)
         last = self.storages["seen"].between(begin, end)[:, 0]
         return begin + ((last != 0) & (last <= now - int(age * 1e6))).nonzero()[:, 0]

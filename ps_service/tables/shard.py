@@ -173,22 +173,22 @@ class TableShard:
     def bag(self, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         """Sums of the rows of bags that are only read, float32 [bags, dim]; 0 if empty. Raises `TooLargeError`."""
         ids = checked_ids(ids, self.rows)
-        offsets = checked_offsets(offsets, len(ids))
-        weights = checked_weights(weights, len(ids))
+        offsets, weights = checked_offsets(offsets, len(ids)), checked_weights(weights, len(ids))
         with self.lock:
             rows = self.population.find(ids)
             if not (rows < 0).any():
                 return self._kernels.pool(self._rows, rows, offsets, weights)
             self.population.budget.check_answer(4 * self.dim * len(ids))
             values = self.values_of(ids, rows).float()
-        return embedding_bag(torch.arange(len(ids)), values, offsets, mode="sum", per_sample_weights=weights)
+        places = torch.arange(len(ids), device="cpu")
+        return embedding_bag(places, values, offsets, mode="sum", per_sample_weights=weights)
 
     def values_of(self, ids: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Copies of the rows with these numbers, under the lock; those with -1 as they would begin."""
         missing = rows < 0
         if not missing.any():
             return self._kernels.read(self._rows, rows)
-        values = torch.empty(len(ids), self.dim, dtype=self.dtype)
+        values = torch.empty(len(ids), self.dim, dtype=self.dtype, device="cpu")
         values[missing] = self._rows.initial(ids[missing])
         values[~missing] = self._kernels.read(self._rows, rows[~missing])
         return values
@@ -288,7 +288,7 @@ class TableShard:
             high = min(low + BLOCK_ROWS, used)
             with self.lock:
                 ids, in_use = self._map.between(low, high)
-                life = self.population.life(torch.arange(low, high), now)
+                life = self.population.life(torch.arange(low, high, device="cpu"), now)
             views = {name: each[low:high] for name, each in flat.items() if each is not None}
             block = {"ids": ids, **views, **life}
             if not in_use.all():

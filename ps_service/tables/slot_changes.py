@@ -71,7 +71,7 @@ class SlotChanges:
 
     def take(self, most: int) -> tuple[torch.Tensor, int]:
         """At most so many of the ids that were noted, each once, and how many are left. They are not noted any more."""
-        noted = torch.cat(self._noted) if self._noted else torch.empty(0, dtype=torch.int64)
+        noted = torch.cat(self._noted) if self._noted else torch.empty(0, dtype=torch.int64, device="cpu")
         ids = noted.unique()
         ids = ids[self._slots[slots_of(ids)]]
         taken, left = ids[:most], ids[most:]

@@ -78,7 +78,9 @@ class AllRows(nn.Parameter):
     @classmethod
     def of(cls, table: RowsOfTable, dim: int) -> AllRows:
         """The parameter of a table with rows of `dim` numbers."""
-        made: AllRows = torch.Tensor._make_subclass(cls, torch.zeros(1, 1).expand(key_space(dim), dim), True)
+        made: AllRows = torch.Tensor._make_subclass(
+            cls, torch.zeros(1, 1, device="cpu").expand(key_space(dim), dim), True
+        )
         made.table = table
         return made
 

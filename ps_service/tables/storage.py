@@ -39,7 +39,7 @@ class RowStorage(ABC):
 
     def between(self, begin: int, end: int) -> torch.Tensor:
         """The rows from `begin` to before `end`, [n, width]: a view where that is possible. Nobody writes to it."""
-        return self.read(torch.arange(begin, end))
+        return self.read(torch.arange(begin, end, device="cpu"))
 
     @abstractmethod
     def write(self, rows: torch.Tensor, values: torch.Tensor) -> None:
@@ -88,7 +88,7 @@ class BlockRows(RowStorage):
         """Does nothing: a block is made when one of its rows is used."""
 
     def read(self, rows: torch.Tensor) -> torch.Tensor:
-        values = torch.empty(len(rows), self.width, dtype=self.dtype)
+        values = torch.empty(len(rows), self.width, dtype=self.dtype, device="cpu")
         for block, chosen in self._parts(rows):
             values[chosen] = block[rows[chosen] % BLOCK_ROWS]
         return values
@@ -110,7 +110,7 @@ class BlockRows(RowStorage):
 
     def _block(self, number: int) -> torch.Tensor:
         if number not in self._blocks:
-            self._blocks[number] = torch.zeros(BLOCK_ROWS, self.width, dtype=self.dtype)
+            self._blocks[number] = torch.zeros(BLOCK_ROWS, self.width, dtype=self.dtype, device="cpu")
         return self._blocks[number]
 
 

@@ -195,5 +195,10 @@ class ParameterHistory:
         index, values = sparse.indices(), sparse.values()
         moved = now[tuple(index)] - then[tuple(index)]
         return torch.sparse_coo_tensor(
-            index, values + strength * values * values * moved, sparse.shape, is_coalesced=True, check_invariants=False
+            index,
+            values + strength * values * values * moved,
+            sparse.shape,
+            is_coalesced=True,
+            check_invariants=False,
+            device=values.device,
         )

@@ -87,7 +87,7 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
         if dtype in _QUANTIZED:
             return _quantized(message.quantizer, dtype, shape, source)
         if source is None:
-            return torch.empty(shape, dtype=dtype)
+            return torch.empty(shape, dtype=dtype, device="cpu")
         # Not a slice of one big tensor: every tensor needs a version counter of its own, or a write to one would
         # make autograd raise for the others.
         flat = torch.frombuffer(source, dtype=dtype)
@@ -114,7 +114,7 @@ def unpack_sparse(message: values_pb2.SparseTensor, payload: PayloadReader) -> t
         raise InvalidArgumentError("the indices of a sparse tensor must be int64 of two dimensions")
     try:
         return torch.sparse_coo_tensor(
-            indices, values, list(message.shape), is_coalesced=message.coalesced, check_invariants=True
+            indices, values, list(message.shape), device="cpu", is_coalesced=message.coalesced, check_invariants=True
         )
     except RuntimeError as error:
         raise InvalidArgumentError(f"not a valid sparse tensor: {error}") from None
@@ -179,7 +179,7 @@ def _quantized(
 ) -> torch.Tensor:
     tensor = torch._empty_affine_quantized(shape, scale=message.scale, zero_point=message.zero_point, dtype=dtype)
     if integers is not None:
-        stored = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+        stored = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage())
         stored[: len(integers)] = torch.frombuffer(integers, dtype=torch.uint8)
     return tensor
 

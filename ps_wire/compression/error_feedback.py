@@ -103,7 +103,7 @@ class ErrorFeedback:
     def _decoded(self, name: str, encoded: Encoded) -> torch.Tensor:
         """What the receiver makes of a message, on the device of the residual."""
         residual, dtype = self._residual(name), self._kept[name].dtype
-        like = torch.empty((), dtype=dtype or residual.dtype).expand(residual.shape)
+        like = torch.empty((), dtype=dtype or residual.dtype, device="cpu").expand(residual.shape)
         return decode(encoded, like).to(residual.device)
 
     def forget(self, names: Iterable[str] | None = None) -> None:

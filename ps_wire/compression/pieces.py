@@ -34,7 +34,7 @@ def pieces(numel: int, block: int) -> Iterator[Piece]:
 
 def scratch_for(numel: int, block: int, dtype: torch.dtype) -> torch.Tensor:
     """Memory for the largest of the pieces of a vector."""
-    return torch.empty(min(numel, max(block, ELEMENTS)), dtype=dtype)
+    return torch.empty(min(numel, max(block, ELEMENTS)), dtype=dtype, device="cpu")
 
 
 def blocks_in(numel: int, block: int) -> int:

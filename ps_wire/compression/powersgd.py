@@ -86,4 +86,4 @@ class PowerSGD(Codec):
 @lru_cache(maxsize=64)
 def _start(columns: int, rank: int, dtype: torch.dtype) -> torch.Tensor:
     """The first Q of every tensor of these sizes; the generator of torch is not used."""
-    return torch.randn(columns, rank, dtype=dtype, generator=torch.Generator().manual_seed(columns))
+    return torch.randn(columns, rank, dtype=dtype, generator=torch.Generator().manual_seed(columns), device="cpu")

@@ -95,8 +95,8 @@ class Int8(Codec):
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
         flat = vector(values)
         numel, work = flat.numel(), work_dtype(flat.dtype)
-        scales = torch.empty(blocks_in(numel, self.block), dtype=work)
-        integers = torch.empty(numel, dtype=torch.int8)
+        scales = torch.empty(blocks_in(numel, self.block), dtype=work, device="cpu")
+        integers = torch.empty(numel, dtype=torch.int8, device="cpu")
         scratch = scratch_for(numel, self.block, work)
         least, most = torch.finfo(work).tiny, _most(work)
         for start, end, blocks, shape in pieces(numel, self.block):
@@ -121,8 +121,8 @@ class Int8(Codec):
 @cache
 def _most(work: torch.dtype) -> float:
     """The largest scale whose largest multiple is finite."""
-    most = torch.tensor(torch.finfo(work).max, dtype=work)
-    return float(torch.nextafter(most / _LARGEST, torch.zeros((), dtype=work)))
+    most = torch.tensor(torch.finfo(work).max, dtype=work, device="cpu")
+    return float(torch.nextafter(most / _LARGEST, torch.zeros((), dtype=work, device="cpu")))
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ class Sign(Codec):
     def _encode(self, values: torch.Tensor, state: State) -> Sequence[torch.Tensor]:
         flat = vector(values)
         numel, work = flat.numel(), work_dtype(flat.dtype)
-        scales = torch.empty(blocks_in(numel, self.block), dtype=work)
-        packed = torch.empty(blocks_in(numel, 8), dtype=torch.uint8)
+        scales = torch.empty(blocks_in(numel, self.block), dtype=work, device="cpu")
+        packed = torch.empty(blocks_in(numel, 8), dtype=torch.uint8, device="cpu")
         scratch = scratch_for(numel, self.block, work)
         is_positive = scratch_for(numel, self.block, torch.bool)
         target = packed.numpy()
@@ -196,7 +196,7 @@ def _scaled(
     numel = shape.numel()
     if scales.numel() and not (checks.finite(scales) and scales.min().item() >= 0):
         raise InvalidArgumentError("a scale is negative or not finite")
-    result = torch.empty(numel, dtype=dtype)
+    result = torch.empty(numel, dtype=dtype, device="cpu")
     scratch = scratch_for(numel, block, scales.dtype)
     for start, end, blocks, rows in pieces(numel, block):
         held = scratch[: end - start].view(rows)

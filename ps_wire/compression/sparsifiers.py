@@ -68,7 +68,7 @@ class TopK(Codec):
             raise InvalidArgumentError(f"a position is outside of the {numel} elements")
         if not (positions[1:] > positions[:-1]).all():
             raise InvalidArgumentError("the positions are not in ascending order")
-        result = torch.zeros(numel, dtype=dtype)
+        result = torch.zeros(numel, dtype=dtype, device="cpu")
         result[positions.to(torch.int64)] = values
         return result.view(shape)
 
@@ -85,7 +85,9 @@ def _largest(flat: torch.Tensor, count: int) -> torch.Tensor:
     expected = _SAMPLE * count / max(numel, 1)
     rank = math.ceil(expected + 4 * math.sqrt(expected)) + 8
     if count and numel > 4 * _SAMPLE and rank < _SAMPLE // 4:
-        sample = flat[torch.arange(_SAMPLE).mul_(_STRIDE).remainder_(numel)].to(work_dtype(flat.dtype)).abs_()
+        sample = (
+            flat[torch.arange(_SAMPLE, device="cpu").mul_(_STRIDE).remainder_(numel)].to(work_dtype(flat.dtype)).abs_()
+        )
         threshold = torch.topk(sample, rank, sorted=False).values.min().item()
         least = torch.finfo(sample.dtype).smallest_normal * torch.finfo(sample.dtype).eps
         found = _at_least(flat, max(threshold, least))
@@ -169,7 +171,7 @@ class RandomK(Codec):
             chosen.mul_(numel / count)
             checks.refuse_non_finite(checks.finite(chosen), self.name)
         state.update(seed=seed, drawn=drawn + 1)
-        return torch.tensor((step, begin)), chosen
+        return torch.tensor((step, begin), device="cpu"), chosen
 
     def _decode(self, parts: Sequence[torch.Tensor], shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
         checks.number_of(parts, 2, self.name)
@@ -181,7 +183,7 @@ class RandomK(Codec):
         step, begin = line.tolist()
         if not (1 <= step <= _most_step(numel, count) and 0 <= begin < max(numel, 1) and math.gcd(step, numel) == 1):
             raise InvalidArgumentError(f"({step} i + {begin}) mod {numel} gives no different positions")
-        result = torch.zeros(numel, dtype=dtype)
+        result = torch.zeros(numel, dtype=dtype, device="cpu")
         result[_positions(step, begin, count, numel)] = values
         return result.view(shape)
 
@@ -202,4 +204,4 @@ def _line(random: Random, numel: int, count: int) -> tuple[int, int]:
 
 
 def _positions(step: int, begin: int, count: int, numel: int) -> torch.Tensor:
-    return torch.arange(count).mul_(step).add_(begin).remainder_(max(numel, 1))
+    return torch.arange(count, device="cpu").mul_(step).add_(begin).remainder_(max(numel, 1))

@@ -58,8 +58,8 @@ class Zstd(Codec):
         return _decompressed(parts[0], shape.numel(), dtype).view(shape)
 
     def _encode_coordinates(self, indices: torch.Tensor, largest: int) -> Sequence[torch.Tensor]:
-        steps = indices.diff(dim=1, prepend=torch.zeros(len(indices), 1, dtype=torch.int64))
-        return torch.tensor(indices.shape), self._compressed(steps.to(index_dtype(largest)))
+        steps = indices.diff(dim=1, prepend=torch.zeros(len(indices), 1, dtype=torch.int64, device="cpu"))
+        return torch.tensor(indices.shape, device="cpu"), self._compressed(steps.to(index_dtype(largest)))
 
     def _decode_coordinates(self, parts: Sequence[torch.Tensor], shape: Sequence[int]) -> torch.Tensor:
         checks.number_of(parts, 2, self.name)
@@ -87,7 +87,7 @@ def _decompressed(packed: torch.Tensor, numel: int, dtype: torch.dtype) -> torch
         raise InvalidArgumentError(f"not a frame of zstd: {error}") from None
     if len(raw) != expected:
         raise InvalidArgumentError(f"a frame of zstd held {len(raw)} bytes instead of {expected}")
-    result = torch.empty(numel, dtype=dtype)
+    result = torch.empty(numel, dtype=dtype, device="cpu")
     if numel:
         held = result.view(torch.uint8)
         held.numpy()[:] = np.frombuffer(raw, np.uint8)

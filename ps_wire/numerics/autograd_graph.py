@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-ACCUMULATING: Final[Any] = type(get_gradient_edge(torch.empty(0, requires_grad=True)).node)
+ACCUMULATING: Final[Any] = type(get_gradient_edge(torch.empty(0, device="cpu", requires_grad=True)).node)
 """The class of the nodes that accumulate the gradients of leaves, for which torch has no public name."""
 
 MOST_NODES: Final = 10_000

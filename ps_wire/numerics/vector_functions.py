@@ -22,5 +22,5 @@ def settle() -> None:
     global _settled
     with _SETTLING:
         if not _settled:
-            torch.ones(1).sqrt()
+            torch.ones(1, device="cpu").sqrt()
             _settled = True

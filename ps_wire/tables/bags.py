@@ -90,7 +90,7 @@ def make_bags(
         if offsets is not None:
             raise InvalidArgumentError("ids of two dimensions are bags of one size, so they need no offsets")
         bags, size = ids.shape
-        counts = torch.full((bags,), size)
+        counts = torch.full((bags,), size, device="cpu")
         made = Bags(ids.reshape(-1), counts, None if weights is None else weights.reshape(-1))
     elif ids.dim() == 1 and offsets is not None:
         made = _with_offsets(ids, offsets, weights, include_last_offset)
@@ -117,7 +117,7 @@ def _with_offsets(
     if len(bounds) and int(bounds[0]) != 0:
         raise InvalidArgumentError(f"the first bag begins at offset 0, not {int(bounds[0])}")
     if not include_last_offset:
-        bounds = torch.cat((bounds, torch.tensor([len(ids)])))
+        bounds = torch.cat((bounds, torch.tensor([len(ids)], device="cpu")))
     elif not len(bounds):
         raise InvalidArgumentError("with include_last_offset there is at least one offset, the end of the last bag")
     counts = bounds.diff()

@@ -35,7 +35,7 @@ class Described(Protocol):
 D = TypeVar("D", bound=Described)
 D_co = TypeVar("D_co", bound=Described, covariant=True)
 
-_ROOT: Final = torch.empty(0, requires_grad=True)
+_ROOT: Final = torch.empty(0, device="cpu", requires_grad=True)
 """The input of results that depend on no row. No gradient is accumulated there."""
 
 _MOST: Final = 1 << 31
@@ -63,7 +63,7 @@ class Nothing(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, root: torch.Tensor, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return torch.zeros(*shape, dtype=dtype)
+        return torch.zeros(*shape, dtype=dtype, device="cpu")
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None, None]:
@@ -146,7 +146,7 @@ def _distinct(routing: Routing, ids: torch.Tensor) -> tuple[dict[str, Asked], to
         given = torch.bincount(owner_of[positions], minlength=len(owners)).tolist()
         # The answers come one owner after the other.
         place = torch.empty_like(order)
-        place[order] = torch.arange(len(order))
+        place[order] = torch.arange(len(order), device="cpu")
         positions = place[positions]
         for owner, part, count in zip(owners, distinct[order].split(counts), given, strict=True):
             if len(part):
@@ -193,7 +193,7 @@ def part_query(query: Query[D], owner: str) -> Query[D]:
     if offsets is None:
         asked, positions = _distinct(routing, ids)
         return Query(table, asked, partial(_spread, (len(ids), table.dim), table.dtype, positions), routing)
-    counts = torch.cat([offsets, torch.tensor([len(ids)])]).diff()
+    counts = torch.cat([offsets, torch.tensor([len(ids)], device="cpu")]).diff()
     pooled = _pooled(routing, Bags(ids, counts, weights))
     return Query(table, pooled, partial(_pool, (len(counts), table.dim), None), routing)
 

@@ -66,7 +66,7 @@ class Routing(NamedTuple):
         names = tuple(sorted(owners))
         if not names or len(set(names)) < len(names):
             raise InvalidArgumentError(f"the owners of a table are different names, not {list(owners)}")
-        return cls(1, names, torch.arange(SLOTS) * len(names) // SLOTS)
+        return cls(1, names, torch.arange(SLOTS, device="cpu") * len(names) // SLOTS)
 
     def owner_of(self, ids: torch.Tensor) -> torch.Tensor:
         """The position of the owner of each id among the owners, int64 in the shape of the ids (int64)."""
@@ -83,14 +83,14 @@ class Routing(NamedTuple):
     def slots(self, owner: str) -> torch.Tensor:
         """The slots of an owner, bool [SLOTS]."""
         if owner not in self.owners:
-            return torch.zeros(SLOTS, dtype=torch.bool)
+            return torch.zeros(SLOTS, dtype=torch.bool, device="cpu")
         return self.of_slot == self.owners.index(owner)
 
     def moved(self, slots: torch.Tensor, to: str) -> Routing:
         """The routing after some slots, bool [SLOTS], have moved to an owner. Owners without slots are left out."""
         names = (*self.owners, to)
         of_slot = torch.where(slots, names.index(to), self.of_slot)
-        before = torch.zeros(SLOTS, dtype=torch.int32) if self.moves is None else self.moves
+        before = torch.zeros(SLOTS, dtype=torch.int32, device="cpu") if self.moves is None else self.moves
         return _made(self.version + 1, names, of_slot, before + slots.to(torch.int32))
 
     def merged(self, other: Routing) -> Routing:
@@ -134,7 +134,7 @@ def _made(version: int, names: Sequence[str], of_slot: torch.Tensor, moves: torc
     """A routing in which slots have moved; each owner that has slots is there once, in the order of the names."""
     used = {names[position] for position in of_slot.unique().tolist()}
     owners = tuple(sorted(used))
-    positions = torch.tensor([owners.index(each) if each in used else -1 for each in names])
+    positions = torch.tensor([owners.index(each) if each in used else -1 for each in names], device="cpu")
     of_slot = positions[of_slot]
     marks = {owner: _mark(of_slot == position) for position, owner in enumerate(owners)}
     return Routing(version, owners, of_slot, moves, marks)

@@ -76,7 +76,7 @@ async def clip(
     own = [float(torch.linalg.vector_norm(g, norm_type)) for g in map(gradients.of, local) if g is not None]
     if math.isinf(norm_type):
         # Of torch, for which NaN is the largest; for Python it depends on the order.
-        total = float(torch.tensor([0.0, *powers, *own], dtype=torch.float64).max())
+        total = float(torch.tensor([0.0, *powers, *own], dtype=torch.float64, device="cpu").max())
     else:
         try:
             total = (sum(powers) + sum(norm**norm_type for norm in own)) ** (1 / norm_type)
@@ -91,7 +91,7 @@ async def clip(
             lambda handles: Request(scale=ScaleRequest(context=context, parameters=handles, factor=factor)),
             noop,
         )
-    return torch.tensor(total)
+    return torch.tensor(total, device="cpu")
 
 
 async def _ask(

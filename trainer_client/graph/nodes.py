@@ -107,6 +107,11 @@ class WayBack:
             return []
         answer, self.answer = self.answer, None
         if answer is None:
+            if current is None and self.held:
+                raise RuntimeError(
+                    "torch's engine has gone on from a remote call in another thread than that of the backward: the "
+                    "inputs of the call would get no gradients"
+                )
             # This backward has sent no gradients for the call.
             return [None] * len(self.devices)
         post, index = answer
@@ -117,7 +122,7 @@ class WayBack:
         return gradients[index] if gradients else []
 
 
-ROOT: Final = torch.empty(0, requires_grad=True)
+ROOT: Final = torch.empty(0, device="cpu", requires_grad=True)
 """The input of calls without inputs that require grad, so that their outputs have a history."""
 
 
@@ -129,14 +134,14 @@ class SendRpc(torch.autograd.Function):
         ctx.call = call
         ctx.tokens = len(tensors) - inputs
         ctx.set_materialize_grads(False)
-        return torch.empty(0)
+        return torch.empty(0, device="cpu")
 
     @staticmethod
     def backward(ctx: Any, token: torch.Tensor | None) -> Any:
         call: WayBack = ctx.call
         gradients = call.take_input_gradients()
         placed = [g if g is None else g.to(device) for g, device in zip(gradients, call.devices, strict=True)]
-        return (None, None, *placed, *[torch.empty(0)] * ctx.tokens)
+        return (None, None, *placed, *[torch.empty(0, device="cpu")] * ctx.tokens)
 
 
 class RecvRpc(torch.autograd.Function):
@@ -182,7 +187,7 @@ class RecvRpc(torch.autograd.Function):
                 "If a call to this process itself got that part as an RRef, pass it the tensor itself"
             )
         # Without inputs the token leads to the root, at which no gradient is accumulated.
-        return (torch.empty(0) if call.leads_on else None), None, None, None
+        return (torch.empty(0, device="cpu") if call.leads_on else None), None, None, None
 
 
 send: Final[Any] = SendRpc.apply

@@ -9,6 +9,8 @@ number and `Send` a very low one, so the engine posts everything that can be pos
 before it waits: the backwards of independent branches run concurrently. Among `Send` nodes the latest call comes first,
 so that the gradients of a tensor that several calls used are added in torch's own order.
 
+Tokens are on the CPU, whatever torch's default device is: each thread has its own, and the nodes run in several.
+
 Profiles of a backward show the nodes by the names of their classes, which are those in torch's own rpc.
 """
 
@@ -70,7 +72,7 @@ class RecordedCall(NamedTuple):
     ) -> tuple[torch.Tensor, ...]:
         """Gives outputs, at these positions of the result, their history; and a token to each that is kept there."""
         if kept:
-            outputs = [*outputs, *(torch.empty(0) for _ in range(kept))]
+            outputs = [*outputs, *(torch.empty(0, device="cpu") for _ in range(kept))]
         received: tuple[torch.Tensor, ...]
         if torch.is_grad_enabled():
             received = receive(self.token, self.call, outputs, positions)

@@ -178,7 +178,7 @@ class ObjectMove:
                 pass  # another moment is looked for
             await self._call(self._source, pb.MOVE_REOPEN)
             # The target keeps what it has for a while only.
-            await self._stage(self._staged, torch.empty(0, dtype=torch.uint8))
+            await self._stage(self._staged, torch.empty(0, dtype=torch.uint8, device="cpu"))
             last += loop.time() >= ends
             if last > _MOST_LAST:
                 raise DeadlineExceededError(self._why())

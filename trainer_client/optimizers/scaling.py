@@ -40,7 +40,7 @@ class Scaled:
 
     def __init__(self) -> None:
         self._lock = ReportingLock()
-        self._found = torch.zeros((), requires_grad=True)
+        self._found = torch.zeros((), requires_grad=True, device="cpu")
         # Set only while a scaler works: it refers to the optimizer, which would be a reference cycle.
         self._work: Work | None = None
         # The pass whose gradients were the last to be unscaled.
@@ -67,11 +67,11 @@ class Scaled:
         work = self._work
         assert work is not None
         # In the precision that torch uses.
-        found = work.unscale(float(torch.tensor(work.scale, dtype=torch.float64).reciprocal().float()))
+        found = work.unscale(float(torch.tensor(work.scale, dtype=torch.float64, device="cpu").reciprocal().float()))
         self.unscaled = work.context
         self._found.grad = None
         if found.present:
-            self._found.grad = torch.tensor(torch.inf if found.non_finite else 0.0)
+            self._found.grad = torch.tensor(torch.inf if found.non_finite else 0.0, device="cpu")
         return [{"params": [self._found]}]
 
     def step(self) -> dict[str, int]:

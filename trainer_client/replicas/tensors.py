@@ -160,7 +160,7 @@ class Tensors:
             raise InvalidArgumentError(f"the owner sent parameter {position} of {len(self.names)}")
         shape = self.parameters[position].shape
         if isinstance(value, Encoded):
-            value = decode(value, torch.empty((), dtype=self.dtypes[position]).expand(shape))
+            value = decode(value, torch.empty((), dtype=self.dtypes[position], device="cpu").expand(shape))
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.shape != shape:
             raise InvalidArgumentError(f"the owner sent no tensor of shape {tuple(shape)} for {self.names[position]!r}")
         return value

@@ -51,7 +51,7 @@ class NestedContext(Context):
 
     def __init__(self, id: ContextId, loop: asyncio.AbstractEventLoop, reach: Reach) -> None:
         super().__init__(id, loop, reach)
-        self.root = torch.empty(0, requires_grad=True)
+        self.root = torch.empty(0, device="cpu", requires_grad=True)
         # The trainer may be this process, which counts the calls of its own part from 1.
         self._calls = _FIRST_CALL
         self._running = threading.local()
@@ -114,7 +114,7 @@ class GroupPeers(Peers):
         del held
         if history is not None:
             # The caller continues the backward on the object's owner after the backward of all its uses.
-            handle.mark(history, torch.empty(0, requires_grad=True))
+            handle.mark(history, torch.empty(0, device="cpu", requires_grad=True))
         return RRef.of_handle(handle)
 
     def table(self, name: str, owners: Sequence[str]) -> SharedTable:

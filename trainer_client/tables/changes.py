@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Version = Mapping[str, tuple[int, int]]
 """By owner a version of its rows, as `RowsVersion`: plain values, which JSON has, too (as lists)."""
 
-NO_IDS: Final = torch.empty(0, dtype=torch.int64)
+NO_IDS: Final = torch.empty(0, dtype=torch.int64, device="cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Following:
         finally:
             self._end(readers, places)
         self._since()  # with the same owners still
-        yield Change(version, NO_IDS, torch.empty(0, self._table.dim, dtype=self._table.dtype), NO_IDS)
+        yield Change(version, NO_IDS, torch.empty(0, self._table.dim, dtype=self._table.dtype, device="cpu"), NO_IDS)
         self._version, self._is_behind = version, False
 
     def _end(self, readers: Mapping[str, int], owners: Iterable[str]) -> None:
@@ -215,7 +215,7 @@ def decoded(block: Mapping[str, Any], dim: int, dtype: torch.dtype) -> torch.Ten
     values = block["values"]
     if isinstance(values, torch.Tensor):
         return values
-    return decode(values, torch.empty(len(block["ids"]), dim, dtype=dtype))
+    return decode(values, torch.empty(len(block["ids"]), dim, dtype=dtype, device="cpu"))
 
 
 def _read_error(asked: Pending[Any]) -> None:

@@ -367,5 +367,5 @@ def _last_of_each(block: Block) -> Block:
     different, inverse = torch.unique(block["ids"], return_inverse=True)
     if len(different) == len(inverse):
         return dict(block)
-    last = torch.zeros_like(different).scatter_reduce_(0, inverse, torch.arange(len(inverse)), "amax")
+    last = torch.zeros_like(different).scatter_reduce_(0, inverse, torch.arange(len(inverse), device="cpu"), "amax")
     return {name: each[last] for name, each in block.items()}

@@ -145,7 +145,7 @@ class Move:
 
     async def _copy(self) -> None:
         begin: int | None = 0
-        none = torch.empty(0, dtype=torch.int64)
+        none = torch.empty(0, dtype=torch.int64, device="cpu")
         while begin is not None:
             block, begin = await self._call(self._source, "moving_rows", self._id, begin)
             self._rows += len(block["ids"])

@@ -52,6 +52,6 @@ def away(routing: Routing, owner: str, targets: Sequence[str]) -> list[Step]:
 
 
 def _chosen(slots: torch.Tensor) -> torch.Tensor:
-    chosen = torch.zeros(SLOTS, dtype=torch.bool)
+    chosen = torch.zeros(SLOTS, dtype=torch.bool, device="cpu")
     chosen[slots] = True
     return chosen

@@ -72,17 +72,17 @@ def default_row(table: HasRows, default: Any) -> torch.Tensor:
         raise InvalidArgumentError(
             f"the default for rows of table {table.name!r} is a number or a row, not {default!r}"
         )
-    return torch.full((table.dim,), float(default), dtype=table.dtype)
+    return torch.full((table.dim,), float(default), dtype=table.dtype, device="cpu")
 
 
 async def _read(
     table: TableContents, ids: torch.Tensor, row: torch.Tensor, timeout: float | None
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, RowsVersion]]:
     """The rows of different ids, which have one, and of which versions they are."""
-    values, found = row.repeat(len(ids), 1), torch.zeros(len(ids), dtype=torch.bool)
+    values, found = row.repeat(len(ids), 1), torch.zeros(len(ids), dtype=torch.bool, device="cpu")
     versions: dict[str, RowsVersion] = {}
     answered: dict[str, torch.Tensor] = {}
-    left = torch.arange(len(ids))
+    left = torch.arange(len(ids), device="cpu")
     for repeat in range(MOST_REPEATS + 1):
         routing = table.routing
         parts = _parts(routing, ids, left, answered)

@@ -55,7 +55,7 @@ class NumbaKernels(Kernels):
             torch.from_numpy(different),
             torch.from_numpy(begins),
             torch.from_numpy(sources),
-            torch.ones(1) if scales is None else torch.from_numpy(placed),
+            torch.ones(1, device="cpu") if scales is None else torch.from_numpy(placed),
             gradients.contiguous(),
         )
 
@@ -84,7 +84,7 @@ class NumbaKernels(Kernels):
     def read(self, rows: Rows, numbers: torch.Tensor) -> torch.Tensor:
         if rows.flat is None:
             return super().read(rows, numbers)
-        found = torch.empty(len(numbers), rows.flat.shape[1])
+        found = torch.empty(len(numbers), rows.flat.shape[1], device="cpu")
         loops.gather(rows.flat.numpy(), numbers.numpy(), found.numpy())
         return found
 

@@ -19,7 +19,7 @@ _FINITE: Final = torch.finfo(torch.float32).max / 2
 def bag_of_each(offsets: torch.Tensor, count: int) -> torch.Tensor:
     """The bag of each of `count` positions, int64 [count], where bags begin at `offsets`."""
     ends = torch.cat([offsets[1:], offsets.new_tensor([count])])
-    return torch.repeat_interleave(torch.arange(len(offsets)), ends - offsets, output_size=count)
+    return torch.repeat_interleave(torch.arange(len(offsets), device="cpu"), ends - offsets, output_size=count)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +40,8 @@ class Grouped:
     @classmethod
     def of_different(cls, ids: torch.Tensor, gradients: torch.Tensor) -> Grouped:
         """Different ids, int64 [n], each with its gradient, float32 [n, dim]."""
-        places = torch.arange(len(ids) + 1)
-        return cls(ids, places, places[:-1], torch.ones(1), gradients.contiguous())
+        places = torch.arange(len(ids) + 1, device="cpu")
+        return cls(ids, places, places[:-1], torch.ones(1, device="cpu"), gradients.contiguous())
 
     @property
     def is_of_different(self) -> bool:
@@ -92,13 +92,13 @@ class Kernels:
         of k bags, whose ids all have it. `scales` are a factor for each id, float32 [n]; None for 1."""
         different, inverse = self.unique(ids)
         order = inverse.argsort(stable=True)
-        begins = torch.zeros(len(different) + 1, dtype=torch.int64)
+        begins = torch.zeros(len(different) + 1, dtype=torch.int64, device="cpu")
         begins[1:] = torch.bincount(inverse, minlength=len(different)).cumsum(0)
         return Grouped(
             different,
             begins,
             order if offsets is None else bag_of_each(offsets, len(ids))[order],
-            torch.ones(1) if scales is None else scales[order],
+            torch.ones(1, device="cpu") if scales is None else scales[order],
             gradients.contiguous(),
         )
 
@@ -133,5 +133,5 @@ class Kernels:
         """The sums of the rows of bags, float32 [bags, dim]; `weights` are float32 [n], None for 1."""
         flat = rows.flat
         if flat is None:  # torch would pool rows in 16 bits into 16 bits
-            flat, numbers = rows.values.read(numbers).float(), torch.arange(len(numbers))
+            flat, numbers = rows.values.read(numbers).float(), torch.arange(len(numbers), device="cpu")
         return embedding_bag(numbers, flat, offsets, mode="sum", per_sample_weights=weights)

@@ -12,6 +12,7 @@ from ps_wire.errors import ContextEndedError, RemoteError
 from tests.custom_functions import NoGradient
 from tests.trainer_client.scripted_owner import TRAINER, opened
 from tests.trainer_client.scripted_passes import carry_back, give, leaf, new_context, posted, recorded
+from trainer_client.graph.nodes import WayBack
 
 
 async def test_a_backward_names_its_pass_and_call() -> None:
@@ -234,3 +235,12 @@ async def test_a_call_to_which_no_gradient_comes_is_not_waited_for() -> None:
         assert (request.call, request.after) == (1, 0)
         await backward
         await stream.nothing_more()
+
+
+async def test_an_engine_that_goes_on_in_another_thread_raises_before_gradients_are_lost() -> None:
+    async with opened() as (session, _, _):
+        call = WayBack(new_context(), session, 1, (1,), [leaf(1.0)])
+        assert call.take_input_gradients() == [None]
+        call.held = True
+        with pytest.raises(RuntimeError, match="in another thread than that of the backward"):
+            call.take_input_gradients()
