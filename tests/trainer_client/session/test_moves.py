@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -87,19 +86,16 @@ async def test_a_request_ends_at_its_deadline_while_the_owner_it_has_moved_to_is
 
 async def test_a_request_that_was_sent_to_another_owner_ends_at_its_deadline() -> None:
     async with opened(owner="ps1") as (other, there, _), opened(Reached(other)) as (session, stream, _):
-        begun = time.monotonic()
         sent = look_up(session, "net", timeout=1.0)
         first = await stream.request()
-        await asyncio.sleep(0.1)
         await stream.refuse(first.number, ObjectMovedError("'net' has moved", "ps1", "", "an id"))
         await there.answer((await there.request()).number, move=MoveReply())
         again = await there.request()
         assert first.request.timeout_seconds == 1.0
-        assert 0.0 < again.request.timeout_seconds <= 0.9, "what is left"
+        assert 0.0 < again.request.timeout_seconds < 1.0, "what is left"
         async with asyncio.timeout(10.0):
             with pytest.raises(DeadlineExceededError, match="no answer from owner 'ps1' within 1 s"):
                 await sent
-        assert time.monotonic() - begun < 5.0
 
 
 async def test_a_request_that_is_sent_to_its_owner_again_ends_at_its_deadline() -> None:
@@ -158,8 +154,6 @@ async def test_requests_that_are_refused_one_by_one_are_sent_again_once_in_their
         for number in numbers.values():
             await stream.answer(number)
         assert [await each for each in (first, second, third, fourth)] == [str(each) for each in numbers.values()]
+        await until(lambda: not session.moves._tasks)
+        # One that was sent twice would have no answer yet.
         assert not (session.requests.aside or session.requests.window.requests())
-        await asyncio.sleep(0.1)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await arrived(1)
