@@ -57,6 +57,9 @@ class ErrorFeedback:
         # Codecs replace what they keep, and do not change it.
         state = dict(kept.state)
         residual = kept.residual
+        if spare is residual:
+            # A sparse gradient came last, and left the residual as it was.
+            spare = None
         if self._enabled and codec.feedback and gradient.layout is torch.strided:
             residual = _with_residual(name, gradient.detach(), residual, spare)
             encoded = codec.encode(residual.to(gradient.dtype), state)

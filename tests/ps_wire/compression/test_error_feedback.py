@@ -92,6 +92,32 @@ def test_sparse_gradients_and_those_without_a_codec_have_none() -> None:
     assert sender.state_dict() == {"residuals": {}, "states": {}}
 
 
+@pytest.mark.parametrize("codec", [FP16(), BF16(), Int8()], ids=str)
+def test_a_sparse_gradient_between_dense_ones_leaves_the_residual(codec: Codec) -> None:
+    sender = feedback(codec)
+    sent(sender, random((20, 30)))
+    before = sender.residual("w")
+    assert before is not None
+    sent(sender, random((20, 30), seed=1).to_sparse())
+    assert same_tensors(sender.residual("w"), before)  # type: ignore[arg-type]
+    gradient = random((20, 30), seed=2)
+    arrived = sent(sender, gradient)
+    torch.testing.assert_close(arrived + sender.residual("w"), gradient + before)
+    sender.rollback()
+    assert same_tensors(sender.residual("w"), before)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_nan_and_infinity_after_a_sparse_gradient_never_reach_a_residual(value: float) -> None:
+    sender = feedback(FP16())
+    sent(sender, random((20, 30)))
+    before = sender.residual("w")
+    sent(sender, random((20, 30), seed=1).to_sparse())
+    with pytest.raises(NonFiniteGradientError):
+        sender.encode("w", torch.full((20, 30), value))
+    assert same_tensors(sender.residual("w"), before)  # type: ignore[arg-type]
+
+
 def test_an_own_codec_has_one() -> None:
     register_codec("mean", Mean)
     sender = feedback("mean")
