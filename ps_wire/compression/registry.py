@@ -48,7 +48,8 @@ class Own(Codec):
 
     def encode(self, tensor: torch.Tensor, state: State | None = None) -> Encoded:
         """Like `Codec.encode`, with the registered function; it has no state."""
-        return Encoded(self.name, {"code": _pair(self.name).encode(tensor.detach())})
+        # A copy: what the function returns may be the tensor itself, or a part of it.
+        return Encoded(self.name, {"code": _pair(self.name).encode(tensor.detach().clone())})
 
     def decode(self, encoded: Encoded, like: torch.Tensor) -> torch.Tensor:
         """Like `Codec.decode`, with the registered function. Its result must have shape and dtype of `like`."""

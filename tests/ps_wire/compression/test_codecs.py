@@ -216,6 +216,27 @@ def test_an_own_codec_is_named_and_its_code_passes_the_wire() -> None:
     assert codec == codec_named("mean") and repr(codec) == "Own(name='mean')"
 
 
+class Raw:
+    """A codec of a program's own: the tensor itself, seen as a vector if it is dense."""
+
+    @staticmethod
+    def encode(tensor: torch.Tensor) -> dict[str, Any]:
+        return {"raw": tensor if tensor.is_sparse else tensor.view(-1), "shape": tensor.shape}
+
+    @staticmethod
+    def decode(code: dict[str, Any]) -> torch.Tensor:
+        raw: torch.Tensor = code["raw"]
+        return raw if raw.is_sparse else raw.view(code["shape"])
+
+
+def test_what_an_own_codec_encodes_shares_no_memory_with_the_tensor() -> None:
+    register_codec("raw", Raw)
+    for tensor in (torch.ones(2, 3, requires_grad=True), torch.ones(2, 3).to_sparse()):
+        encoded = codec_named("raw").encode(tensor)
+        tensor.detach().zero_()
+        assert decode(encoded, tensor).sum() == 6
+
+
 def test_the_result_of_an_own_codec_must_fit() -> None:
     register_codec("mean", Mean)
     encoded = codec_named("mean").encode(torch.ones(3))

@@ -14,7 +14,7 @@ from ps_wire.compression.registry import BF16, FP16, Int8, PowerSGD, RandomK, Si
 from ps_wire.errors import InvalidArgumentError, NonFiniteGradientError
 from tests.cases import case
 from tests.ps_wire.compression.tensors import DTYPES, LOSSY, random
-from tests.ps_wire.compression.test_codecs import Mean
+from tests.ps_wire.compression.test_codecs import Mean, Raw
 from tests.ps_wire.exact import same_tensors
 
 
@@ -127,6 +127,14 @@ def test_an_own_codec_has_one() -> None:
     assert isinstance(encoded, Encoded)
     sender.put_back("w", encoded)
     assert sender.residual("w").tolist() == [4, 6]  # type: ignore[union-attr]
+
+
+def test_an_own_codec_that_sends_the_tensor_itself_leaves_nothing_out() -> None:
+    register_codec("raw", Raw)
+    sender, gradient = feedback("raw"), random((20, 30))
+    for _ in range(3):
+        assert same_tensors(sent(sender, gradient), gradient)
+        assert sender.residual("w").count_nonzero() == 0  # type: ignore[union-attr]
 
 
 # A refused message
