@@ -31,8 +31,9 @@ class ErrorFeedback:
 
     With residual e, gradient g and codec C: send C(g + e), keep e' = (g + e) - C(g + e). So the sum of what the
     receiver decodes differs from the sum of the gradients by one residual. e is float64 for float64 gradients, else
-    float32. Codecs for which it makes no sense (`Codec.feedback`), sparse gradients, and parameters without a codec
-    have none. States of codecs are kept, too, and residuals before the last encoding for `rollback`. Not thread-safe.
+    float32. Codecs for which it makes no sense (`Codec.feedback`), sparse and complex gradients, and parameters without
+    a codec have none. States of codecs are kept, too, and residuals before the last encoding for `rollback`. Not
+    thread-safe.
 
     Sources: Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error Feedback
     Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
@@ -60,7 +61,7 @@ class ErrorFeedback:
         if spare is residual:
             # A sparse gradient came last, and left the residual as it was.
             spare = None
-        if self._enabled and codec.feedback and gradient.layout is torch.strided:
+        if self._enabled and codec.feedback and gradient.layout is torch.strided and gradient.dtype in FLOATS:
             residual = _with_residual(name, gradient.detach(), residual, spare)
             encoded = codec.encode(residual.to(gradient.dtype), state)
             codec.take_out(encoded, residual, gradient.detach())

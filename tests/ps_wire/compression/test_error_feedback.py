@@ -129,6 +129,15 @@ def test_an_own_codec_has_one() -> None:
     assert sender.residual("w").tolist() == [4, 6]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_gradients_have_none(dtype: torch.dtype) -> None:
+    register_codec("raw", Raw)
+    sender, gradient = feedback("raw"), torch.complex(random((20, 30)), random((20, 30), seed=1)).to(dtype)
+    for _ in range(2):
+        assert same_tensors(sent(sender, gradient), gradient)
+    assert sender.residual("w") is None
+
+
 def test_an_own_codec_that_sends_the_tensor_itself_leaves_nothing_out() -> None:
     register_codec("raw", Raw)
     sender, gradient = feedback("raw"), random((20, 30))
