@@ -96,7 +96,7 @@ class ErrorFeedback:
         residual.add_(left)
         before = self._before.get(name, _Kept()).residual
         if before is not None and before is not residual:
-            before.add_(left)
+            before.add_(left.to(before.device))
 
     def _residual(self, name: str) -> torch.Tensor:
         residual = self._kept.get(name, _Kept()).residual
@@ -168,6 +168,6 @@ def _with_residual(
     left = spare if spare is not None and fits else torch.empty(gradient.shape, dtype=work, device=gradient.device)
     left.copy_(gradient)
     if residual is not None:
-        left.add_(residual)
+        left.add_(residual.to(left.device))
     checks.refuse_non_finite(checks.finite(left), "error feedback")
     return left
