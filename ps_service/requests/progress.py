@@ -19,8 +19,8 @@ class Progress:
 
     Of each call whose backward has run, the gradients of its inputs, and the seconds for which it has kept its thread
     busy; the versions of the optimizers that have stepped, and their staleness, up to the last one that is not 0; what
-    became of a push whose reply is not written yet; and the modules that code of backwards has
-    changed, as in `Record.backward`.
+    became of a push whose reply is not written yet, and the positions that it leaves out; and the modules that code of
+    backwards has changed, as in `Record.backward`.
     """
 
     of_inputs: list[list[torch.Tensor | None]] = field(default_factory=list)
@@ -28,6 +28,7 @@ class Progress:
     versions: list[int] = field(default_factory=list)
     staleness: list[int] = field(default_factory=list)
     pushed: Outcome | None = None
+    left_out: list[int] = field(default_factory=list)
     changed: dict[HostedObject, bool] = field(default_factory=dict)
 
     def note_staleness(self, of_last: int) -> None:

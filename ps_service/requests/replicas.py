@@ -40,6 +40,7 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
     optimizer = optimizer_of(ctx.engine.registry.find(Ref.from_message(request.optimizer)))
     if ctx.progress is not None and ctx.progress.pushed is not None:
         # On the event loop, the step was made and the copy would have had to wait.
+        reply.left_out.extend(ctx.progress.left_out)
         _finish(ctx, hosted, request, reply, ctx.progress.pushed)
         return
     pushed = pushes.read(hosted, request.positions, ctx.read_plain(request.gradients), request.steps)
@@ -49,6 +50,8 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
         applied = ctx.engine.contexts.runs.of(ctx.trainer, request.run, request.runs_from, may_be_over=False)
         attempt = Attempt(applied, (ctx.trainer, request.run))
     made = pushes.contribution(optimizer, hosted, pushed)._replace(attempt=attempt)
+    left_out = pushes.left_out(optimizer, hosted, request.positions, made)
+    reply.left_out.extend(left_out)
     values = reported_values.read(ctx, request.values)
     if optimizer.rounds is not None:
         waiting = offers.offer_push(ctx, optimizer, made, values, fields.wait_seconds(request))
@@ -63,7 +66,7 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
     version, values_of_round = reported_values.counted(ctx, optimizer, values, step, attempt)
     reason = steps.why_left_out(attempt, optimizer)
     outcome = Outcome(version, alone.last_staleness, 1, reason, values_of_round)
-    ctx.progress = Progress(pushed=outcome)
+    ctx.progress = Progress(pushed=outcome, left_out=left_out)
     _finish(ctx, hosted, request, reply, outcome)
 
 

@@ -60,6 +60,16 @@ def contribution(optimizer: HostedOptimizer, hosted: HostedObject, pushed: Seque
     return Contribution(found, readings)
 
 
+def left_out(
+    optimizer: HostedOptimizer, hosted: HostedObject, positions: Sequence[int], made: Contribution
+) -> list[int]:
+    """Those of the pushed positions whose gradients are not in the contribution that was made of them."""
+    pairs = zip(optimizer.parameters, made.gradients, strict=True)
+    taken = {id(parameter) for parameter, gradient in pairs if gradient is not None}
+    parameters = [*hosted.parameters.values()]
+    return [each for each in positions if id(parameters[each]) not in taken]
+
+
 def check_covered(optimizer: HostedOptimizer, hosted: HostedObject) -> dict[int, int]:
     """The places of the parameters of an optimizer, by `id()`. Raises `InvalidArgumentError` if none is a module's."""
     covered = {id(parameter): place for place, parameter in enumerate(optimizer.parameters)}

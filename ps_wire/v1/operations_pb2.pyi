@@ -885,12 +885,14 @@ class PushRequest(_message.Message):
     def __init__(self, optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., positions: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., steps: _Optional[_Iterable[int]] = ..., wait_seconds: _Optional[float] = ..., pull: _Optional[_Union[PullRequest, _Mapping]] = ..., values: _Optional[_Iterable[_Union[ReportedValue, _Mapping]]] = ..., run: _Optional[int] = ..., runs_from: _Optional[int] = ...) -> None: ...
 
 class PushReply(_message.Message):
-    __slots__ = ("step", "pull")
+    __slots__ = ("step", "pull", "left_out")
     STEP_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     step: StepReply
     pull: PullReply
-    def __init__(self, step: _Optional[_Union[StepReply, _Mapping]] = ..., pull: _Optional[_Union[PullReply, _Mapping]] = ...) -> None: ...
+    left_out: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, step: _Optional[_Union[StepReply, _Mapping]] = ..., pull: _Optional[_Union[PullReply, _Mapping]] = ..., left_out: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class AddGradientsRequest(_message.Message):
     __slots__ = ("context", "target", "positions", "gradients", "steps", "optimizer")

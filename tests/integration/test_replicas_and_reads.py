@@ -136,6 +136,41 @@ async def test_what_the_owner_decodes_and_the_residual_are_the_gradient() -> Non
             assert (left is None) == name.startswith("norm.")
 
 
+@pytest.mark.parametrize("overlap", [0, 1])
+async def test_residuals_of_parameters_that_an_optimizer_does_not_step_are_as_before(overlap: Any) -> None:
+    async with joined() as (server, (ps,)):
+        net = await ps.module(Wide, 8, 2, name="net", seed=1)
+        parts = [[each for each in net.parameters() if f"layers.{i}." in each.name] for i in range(2)]
+        opts = [await ps.optimizer(optim.SGD, part, lr=1.0) for part in parts]
+        replica = await net.replica(compress=Choice(tc.codecs.TopK(0.25), min_numel=0), overlap=overlap)
+        before = {name: each.detach().clone() for name, each in replica.module.named_parameters()}
+        given = {name: torch.zeros_like(each) for name, each in before.items()}
+        for i in range(3):
+            replica(torch.randn(4, 8, generator=torch.Generator().manual_seed(i))).square().sum().backward()
+            for name, each in replica.module.named_parameters():
+                given[name] += each.grad
+            await replica.push(opts[0], zero_grad=False)
+            await replica.push(opts[1])
+        await replica.finish()
+        assert replica.exchange._feedback is not None
+        for name, each in hosted_value(server, net).named_parameters():
+            residual = replica.exchange._feedback.residual(name)
+            torch.testing.assert_close(before[name] - each + residual, given[name], msg=name)
+
+
+async def test_residuals_of_parameters_that_are_frozen_on_the_owner_are_as_before() -> None:
+    async with joined() as (_, (ps,)):
+        net = await ps.module(Wide, 8, 1, name="net", seed=1)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=1.0)
+        replica = await net.replica(compress=Choice(tc.codecs.TopK(0.25), min_numel=0))
+        await net.parameter("layers.0.weight").requires_grad_(False)
+        replica(torch.ones(4, 8)).square().sum().backward()
+        await replica.push(opt)
+        feedback = replica.exchange._feedback
+        assert feedback is not None
+        assert feedback.residual("layers.0.weight") is None and feedback.residual("layers.0.bias") is not None
+
+
 @pytest.mark.parametrize("how", ["refused", "dropped", "not finite here"])
 async def test_residuals_are_as_before_a_push_that_does_not_count(how: str) -> None:
     async with joined(2) as (_, (one, two)):

@@ -47,7 +47,7 @@ class Sent:
     `gradients` those of them that have a residual. They are `open` until it is decided whether they count."""
 
     number: int
-    encoded: Mapping[str, Encoded]
+    encoded: dict[str, Encoded]
     gradients: Mapping[str, torch.Tensor]
     open: bool = True
 
@@ -114,6 +114,7 @@ class Exchange:
                 raise has_counted()
             if reply.push.HasField("pull"):
                 self.tensors.take(number, reply.push.pull, payload)
+            self._undo_left_out(sent, reply.push.left_out)
             if stepped.dropped:
                 self.undo(sent)
             counted()
@@ -210,10 +211,24 @@ class Exchange:
                 return
             sent.open = False
             for name, each in sent.encoded.items():
-                if self._last[name] == sent.number:
-                    self._feedback.rollback([name])
-                elif name in sent.gradients:
-                    self._feedback.retract(name, sent.gradients[name], each)
+                self._undo(self._feedback, sent, name, each)
+
+    def _undo_left_out(self, sent: Sent, positions: Sequence[int]) -> None:
+        """Undoes the gradients at positions whose parameters the optimizer does not step. The others count."""
+        with self._lock:
+            if self._feedback is None or not sent.open:
+                return
+            for name in [self.tensors.names[each] for each in positions]:
+                encoded = sent.encoded.pop(name, None)
+                if encoded is not None:
+                    self._undo(self._feedback, sent, name, encoded)
+
+    def _undo(self, feedback: ErrorFeedback, sent: Sent, name: str, encoded: Encoded) -> None:
+        """Makes one residual what it is without a request, whether others have encoded the parameter since or not."""
+        if self._last[name] == sent.number:
+            feedback.rollback([name])
+        elif name in sent.gradients:
+            feedback.retract(name, sent.gradients[name], encoded)
 
 
 def known_reads(reads: str) -> pb.Reads:
