@@ -31,7 +31,7 @@ class CountingFilter:
     def admits(self, ids: torch.Tensor) -> torch.Tensor:
         """Which of these different ids, int64 [n], get a row now, bool [n]. They have been seen once more."""
         places = self._places(ids)
-        counts = self._counters[places].min(1) + 1
+        counts = self._counters[places].min(1).astype(np.int64) + 1  # can be more than a counter can hold
         # Conservative update: only counters that are below the new count are raised to it.
         np.maximum.at(self._counters, places, np.minimum(counts, 255).astype(np.uint8)[:, None])
         admitted = counts >= self._sightings

@@ -55,6 +55,16 @@ def test_gradients_of_ids_without_a_row_are_dropped(make_shard: MakeShard) -> No
     assert (shard.size, shard.statistics.gradients, shard.statistics.updated) == (2, 8, 3)
 
 
+@pytest.mark.parametrize("sightings", [3, 255])
+def test_an_id_gets_its_row_again_however_often_it_was_seen(sightings: int, make_shard: MakeShard) -> None:
+    shard = make_shard(1, SGD(), Constant(1.0), admission=AfterSightings(sightings, default=-2.0))
+    for _ in range(sightings - 1):
+        assert shard.look_up(_ids(7)).tolist() == [[-2.0]]
+    for _ in range(600):  # more than a counter can hold
+        assert shard.look_up(_ids(7)).tolist() == [[1.0]]
+        shard.remove(_ids(7))
+
+
 def test_the_filter_admits_few_ids_too_early() -> None:
     shard = TableShard(1, SGD(), admission=AfterSightings(3, counters=1 << 18))
     ids = torch.arange(10_000)
