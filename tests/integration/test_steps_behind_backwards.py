@@ -9,6 +9,7 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from tests.integration.held import held_request
 from tests.integration.linear_layers import X, linear, steps
 from tests.training import MODELS, same, same_state, training
 from tests.waiting import SECONDS
@@ -115,6 +116,40 @@ async def test_a_scaled_step_waits_for_the_backward() -> None:
             await opt.step(ctx, scaler)
             await backward
         await same_state(net, stepped(here, here(X).sum()))
+
+
+async def test_unscaling_waits_for_the_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with training() as (_, ps):
+        net, here = await linear(ps)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        async with ps.context() as ctx:
+            loss = scaler.scale((await net(X)).sum())
+            with held_request(monkeypatch, "backward") as late:
+                ctx.backward(loss)
+                unscaling = opt.unscale(ctx, scaler)
+                await late.has_come()
+                await ps.status()
+                assert not unscaling.done()
+                await late.go_on()
+            await unscaling
+            await opt.step(ctx, scaler)
+        await same_state(net, stepped(here, here(X).sum()))
+
+
+async def test_unscaling_fails_with_the_backward_and_the_scaler_has_unscaled_nothing() -> None:
+    async with training() as (_, ps):
+        net, _ = await linear(ps, cls=f"{MODELS}.Explodes")
+        opt = await ps.optimizer(optim.SGD, net.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        async with ps.context() as ctx:
+            backward = ctx.backward(scaler.scale((await net(X, explode=True)).sum()))
+            for failing in (opt.unscale(ctx, scaler), backward):
+                with pytest.raises(tc.errors.RemoteError, match="broken"):
+                    await failing
+        async with ps.context() as ctx:
+            await ctx.backward(scaler.scale((await net(X)).sum()))
+            await opt.unscale(ctx, scaler)  # raises if it has done so since its last update
 
 
 async def test_a_step_waits_for_two_backwards() -> None:

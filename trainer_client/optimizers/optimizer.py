@@ -214,8 +214,7 @@ class DistributedOptimizer(OptimizerParts):
         self.check_pass(context)
         if not self._refuses_together:
             self.check_local_part(context)
-        several = len(self.remotes) > 1
-        return self._steps_on(self.remotes, context, answered, values, apart=several, compares=compares)
+        return self._steps_on(self.remotes, context, answered, values, apart=len(self.remotes) > 1, compares=compares)
 
     async def finish_step(
         self, context: Context, parts: dict[str, Answered], values: Mapping[str, Reported] = NO_VALUES
@@ -294,11 +293,12 @@ class DistributedOptimizer(OptimizerParts):
             ContextEndedError: The context has ended.
             InvalidArgumentError: A gradient is float16.
             RuntimeError: The scaler has unscaled since its last update.
+            PsError, RuntimeError: A backward that was begun before, and that this waits for, has failed.
         """
         self.check_pass(context)
         if not scaler.is_enabled():
             return Pending.run(self._loop, asyncio.sleep(0))
-        return Pending.run(self._loop, BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
+        return context.behind_backwards(BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
 
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
         here = [] if self.local is None else [self.local.unscale]
