@@ -12,7 +12,9 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import trainer_client as tc
-from tests.training import owners
+from ps_wire.refs import Ref, new_object_id
+from tests.integration.held import held_request
+from tests.training import owners, same_state
 
 X, Y = torch.linspace(-1, 1, 12).view(4, 3), torch.linspace(1, -1, 8).view(4, 2)
 
@@ -23,12 +25,17 @@ async def ps() -> AsyncIterator[tc.Client]:
         yield client
 
 
-async def trained(net: tc.RemoteModule) -> nn.Linear:
+NORM = 0.01
+"""Far less than that of the gradients."""
+
+
+async def trained(net: tc.RemoteModule, max_norm: float = float("inf")) -> nn.Linear:
     """The layer after one step of SGD, trained here."""
     local = nn.Linear(3, 2)
     local.load_state_dict(await net.state_dict())
     opt = torch.optim.SGD(local.parameters(), lr=0.1)
     mse_loss(local(X), Y).backward()
+    nn.utils.clip_grad_norm_(local.parameters(), max_norm)
     opt.step()
     return local
 
@@ -42,13 +49,7 @@ def in_two(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
     opt.step(ctx)
 
 
-def clipped(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> None:
-    ctx.backward(loss)
-    ctx.clip_grad_norm([], 1.0)
-    opt.step(ctx)
-
-
-@pytest.mark.parametrize("learn", [in_one, in_two, clipped])
+@pytest.mark.parametrize("learn", [in_one, in_two])
 async def test_the_block_waits_for_what_was_not_awaited(ps: tc.Client, learn: Any) -> None:
     net = await ps.module(nn.Linear, 3, 2)
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
@@ -58,6 +59,71 @@ async def test_the_block_waits_for_what_was_not_awaited(ps: tc.Client, learn: An
     found = await net.state_dict()
     for name, value in local.state_dict().items():
         torch.testing.assert_close(found[name], value)
+
+
+@pytest.mark.parametrize("scale", [None, 4.0], ids=["clipped", "unscaled and clipped"])
+@pytest.mark.parametrize("late", ["norm", "scale"])
+async def test_a_step_applies_what_was_clipped_before_it(
+    ps: tc.Client, monkeypatch: pytest.MonkeyPatch, late: str, scale: float | None
+) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    local = await trained(net, NORM)
+    async with ps.context() as ctx:
+        loss = scaler.scale(mse_loss(await net(X), Y))
+        with held_request(monkeypatch, late) as clipping:
+            ctx.backward(loss)
+            opt.unscale(ctx, scaler)
+            ctx.clip_grad_norm(net.parameters(), NORM)
+            stepping = opt.step(ctx, scaler)
+            await clipping.has_come()
+            await ps.status()
+            assert not stepping.done()
+            await clipping.go_on()
+    assert stepping.done()
+    await same_state(net, local)
+
+
+async def test_steps_of_tables_apply_what_was_clipped_before_them(ps: tc.Client) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    items = await ps.table("items", dim=3, optimizer=tc.tables.SGD(lr=0.1), init=tc.tables.Normal(1.0))
+    opt = await ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=1.0)
+    ids = torch.arange(4)
+    rows, before = await items(ids), await net.state_dict()
+    async with ps.context() as ctx:
+        ctx.backward(mse_loss(await net(await items(ids)), Y))
+        ctx.clip_grad_norm([*items.parameters(), *net.parameters()], NORM)
+        opt.step(ctx)
+    after = await net.state_dict()
+    moved = [(await items(ids) - rows) / 0.1, *(after[name] - before[name] for name in after)]
+    norm = torch.linalg.vector_norm(torch.cat([each.flatten() for each in moved]))
+    torch.testing.assert_close(norm, torch.tensor(NORM), rtol=1e-3, atol=0.0)
+
+
+async def test_the_next_change_and_a_look_at_gradients_wait_for_the_one_before(ps: tc.Client) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    async with ps.context() as ctx:
+        await ctx.backward(mse_loss(await net(X), Y))
+        norms = [ctx.clip_grad_norm(net.parameters(), NORM / 2**number) for number in range(3)]
+        found = await ctx.get_gradients()
+        last = torch.linalg.vector_norm(torch.cat([each.flatten() for each in found.values()]))
+        for norm, wanted in zip([*[await each for each in norms[1:]], last], (NORM, NORM / 2, NORM / 4), strict=True):
+            torch.testing.assert_close(norm, torch.tensor(wanted), rtol=1e-3, atol=0.0)
+        assert not ctx.unfinished
+
+
+async def test_nothing_steps_behind_clipping_that_fails(ps: tc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    before = await net.state_dict()
+    other = tc.RemoteParameter.bare(net.session, Ref("ps0", new_object_id(), "gone"), torch.zeros(1))
+    async with ps.context() as ctx:
+        ctx.backward(mse_loss(await net(X), Y))
+        ctx.clip_grad_norm([other], NORM)
+        with pytest.raises(tc.errors.PsError, match="gone"):
+            await opt.step(ctx)
+    assert torch.equal((await net.state_dict())["weight"], before["weight"])
 
 
 async def test_it_waits_for_steps_of_tables_too(ps: tc.Client) -> None:

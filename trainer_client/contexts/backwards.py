@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import Context as Variables
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from trainer_client.graph.batch import Answer, Follow
     from trainer_client.graph.recorder import RecordingPass
     from trainer_client.session.session import Session
+
+T = TypeVar("T")
 
 
 class Start(NamedTuple):
@@ -116,6 +118,8 @@ class Backwards:
         self._sent: tuple[int | None, Sequence[Pending[Any]]] = (None, ())
         # The latest backward that a request follows, which fails with it.
         self._followed: int | None = None
+        # What changes gradients of earlier backwards, and had not ended when the latest of it was begun.
+        self._changes: Sequence[Pending[Any]] = ()
 
     @property
     def gradients(self) -> LocalGradients:
@@ -127,19 +131,30 @@ class Backwards:
 
     @property
     def unfinished(self) -> Sequence[Pending[Any]]:
-        """The backwards that were begun with `begin` and have not ended; none for hooks that one of them runs."""
-        if not self._unfinished or threading.get_ident() == self.thread:
+        """The backwards that were begun with `begin`, and changes of gradients, that have not ended; none for hooks
+        that a backward runs."""
+        if not (self._unfinished or self._changes) or threading.get_ident() == self.thread:
             return ()
         with self._lock:
             for number, waited_for in self._unfinished.items():
                 if waited_for is None:
                     self._unfinished[number] = Pending(self._loop)
-            return [each for each in self._unfinished.values() if each is not None]
+            return [*(each for each in self._unfinished.values() if each is not None), *self._open_changes()]
+
+    def change(self, change: Pending[T]) -> Pending[T]:
+        """What begins later waits for this, which changes gradients. Returns it."""
+        with self._lock:
+            self._changes = [*self._open_changes(), change]
+        return change
+
+    def _open_changes(self) -> Sequence[Pending[Any]]:
+        return [each for each in self._changes if not each.settled]
 
     def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
-        """The requests of the only unfinished backward, if all went to one owner. What follows tells of failures."""
+        """The requests of the only unfinished backward, if all went to one owner, and gradients are not being changed.
+        What follows tells of failures."""
         number, posts = self._sent
-        if list(self._unfinished) != [number] or threading.get_ident() == self.thread:
+        if list(self._unfinished) != [number] or threading.get_ident() == self.thread or self._open_changes():
             return ()
         sent = [each for each in posts if isinstance(each, InFlightRequest) and each.session is session]
         if len(sent) != len(posts):

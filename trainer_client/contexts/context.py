@@ -236,11 +236,12 @@ class Context(Block):
 
     @property
     def unfinished(self) -> Sequence[Pending[None]]:
-        """The backwards that were begun with `backward` and have not ended."""
+        """The backwards that were begun with `backward`, and changes of their gradients, that have not ended."""
         return self._backwards.unfinished
 
     def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
-        """The requests of the unfinished backward, if it has sent them all, and all to the owner of this session."""
+        """The requests of the unfinished backward, if it has sent them all, and all to the owner of this session; none
+        while gradients are being changed."""
         return self._backwards.sent_to(session)
 
     # Gradients
@@ -269,7 +270,7 @@ class Context(Block):
             Each gradient has the shape and dtype of its parameter; gradients of remote parameters are on the CPU.
 
         Raises:
-            PsError, RuntimeError: A backward that was begun before, and that this waits for, has failed.
+            PsError, RuntimeError: A backward, clipping or unscaling that was begun before has failed.
         """
         self.check()
         return self.behind_backwards(
@@ -292,17 +293,22 @@ class Context(Block):
 
         Raises:
             InvalidArgumentError: `max_norm` or `norm_type` is not positive.
-            PsError, RuntimeError: A backward that was begun before, and that this waits for, has failed.
+            PsError, RuntimeError: A backward, clipping or unscaling that was begun before has failed.
         """
         parameters = list(parameters)
         self.check(*(each.session for each in parameters if not isinstance(each, torch.Tensor)))
         if not (max_norm > 0 and norm_type > 0):
             raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")
-        return self.behind_backwards(clip(self.message, self.local, parameters, max_norm, norm_type))
+        return self.change_gradients(clip(self.message, self.local, parameters, max_norm, norm_type))
 
     def behind_backwards(self, work: Coroutine[Any, Any, T]) -> Pending[T]:
-        """Runs a coroutine once the backwards that were begun have succeeded. The block waits for it."""
+        """Runs a coroutine once backwards and changes of gradients that were begun have succeeded. The block waits for
+        it."""
         return self.waits_for(Pending.run(self._loop, after(self._loop, list(self.unfinished), work)))
+
+    def change_gradients(self, work: Coroutine[Any, Any, T]) -> Pending[T]:
+        """Like `behind_backwards`, for a coroutine that changes gradients. What is begun later waits for it, too."""
+        return self._backwards.change(self.behind_backwards(work))
 
     # The block
 

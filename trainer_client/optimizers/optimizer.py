@@ -105,8 +105,8 @@ class DistributedOptimizer(OptimizerParts):
     ) -> Pending[Any]:
         """Applies the gradients of a context: on each owner to all parameters or none, then to the local parameters.
 
-        It waits for backwards of the context that were begun before, and fails if one of them fails. If all of both is
-        for one owner, the step is sent right behind the backward.
+        It waits for backwards of the context, clipping and unscaling that were begun before, and fails if one of them
+        fails. If only a backward was, and all of both is for one owner, the step is sent right behind the backward.
 
         Args:
             context: The pass.
@@ -293,12 +293,12 @@ class DistributedOptimizer(OptimizerParts):
             ContextEndedError: The context has ended.
             InvalidArgumentError: A gradient is float16.
             RuntimeError: The scaler has unscaled since its last update.
-            PsError, RuntimeError: A backward that was begun before, and that this waits for, has failed.
+            PsError, RuntimeError: A backward, clipping or unscaling that was begun before has failed.
         """
         self.check_pass(context)
         if not scaler.is_enabled():
             return Pending.run(self._loop, asyncio.sleep(0))
-        return context.behind_backwards(BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
+        return context.change_gradients(BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
 
     def _work(self, context: Context, scaler: torch.amp.GradScaler, values: Mapping[str, Reported]) -> Work:
         here = [] if self.local is None else [self.local.unscale]

@@ -3,7 +3,7 @@ what is checked of these before a push or a local step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from ps_wire.errors import InvalidArgumentError
@@ -59,6 +59,7 @@ class OpenPass(Protocol):
     def drop(self, leaves: Iterable[torch.Tensor]) -> None: ...
     def reserve(self, session: Session) -> Any: ...
     def waits_for(self, work: Pending[T]) -> Pending[T]: ...
+    def change_gradients(self, work: Coroutine[Any, Any, T]) -> Pending[T]: ...
     def hand_over(self) -> OpenPass: ...
     def close(self) -> None: ...
 
@@ -113,9 +114,12 @@ def has_counted() -> InvalidArgumentError:
 
 
 def check_backward(context: OpenPass) -> None:
-    """Raises `InvalidArgumentError` if a backward of the pass has not ended."""
+    """Raises `InvalidArgumentError` if a backward of the pass, or a change of its gradients, has not ended."""
     if context.unfinished:
-        raise InvalidArgumentError("the backward of this context has not ended: await ctx.backward(loss) first")
+        raise InvalidArgumentError(
+            "a backward of this context, or clipping or unscaling, has not ended: await ctx.backward(loss), "
+            "ctx.clip_grad_norm(…) and unscale first"
+        )
 
 
 def check_gradients(parameters: Sequence[torch.Tensor], current: OpenPass | None) -> None:

@@ -162,7 +162,7 @@ class Pushing(nn.Module, ABC):
             context.check()
             if scaler.is_enabled():
                 work = opt.unscale_pushed(context, scaler, self.pulled_parameters)
-                return context.waits_for(Pending.run(self._overlap.loop, work))
+                return context.change_gradients(work)
         return Pending.run(self._overlap.loop, asyncio.sleep(0))
 
     # A push that joins a pass

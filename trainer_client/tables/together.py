@@ -147,7 +147,7 @@ class OptimizerWithTables(Stepping, PushScaling):
         """Divides the gradients of a context by the scaler's scale, as `DistributedOptimizer.unscale`."""
         if not scaler.is_enabled():
             return Pending.run(self._loop, asyncio.sleep(0))
-        return context.behind_backwards(BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
+        return context.change_gradients(BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
 
     def report(self, values: Values, reduce: Reductions) -> Report:
         if not values:

@@ -306,6 +306,10 @@ async def test_what_makes_no_sense_is_refused(prepared: Trainer, addresses: list
         with pytest.raises(tc.errors.InvalidArgumentError, match="has not ended"):
             one.model.push(one.opt, context=ctx)
         await running
+        clipping = ctx.clip_grad_norm(list(one.model.parameters()), 0.01)
+        with pytest.raises(tc.errors.InvalidArgumentError, match="has not ended"):
+            one.model.push(one.opt, context=ctx)
+        await clipping
         with pytest.raises(tc.errors.InvalidArgumentError, match="does not step all replicas"):
             one.model.push(only, context=ctx)
         with pytest.raises(tc.errors.InvalidArgumentError, match="has tables only"):

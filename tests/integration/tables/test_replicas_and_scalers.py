@@ -43,8 +43,9 @@ async def scaled_pass(
         loss = (await asyncio.to_thread(one.model, *batch)).square().mean() * factor
         await ctx.backward(own.scale(loss))
         if clips:
-            await one.model.unscale_(own, context=ctx, opt=one.opt)
-            await ctx.clip_grad_norm(list(one.model.parameters()), 0.01)
+            unscaling = one.model.unscale_(own, context=ctx, opt=one.opt)
+            await ctx.clip_grad_norm(list(one.model.parameters()), 0.01)  # waits for it
+            await unscaling
         return await one.model.push(one.opt, context=ctx, scaler=own)
 
 
