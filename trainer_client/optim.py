@@ -68,13 +68,13 @@ class DistributedOptimizer:
 
 
 def clip_grad_norm_(
-    context_id: int, params_rref: Iterable[Any], max_norm: float, norm_type: float = 2.0
+    context_id: int, params_rref: RRef | torch.Tensor | Iterable[Any], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
     """Scales the gradients of a context so that their norm over all processes is at most `max_norm`.
 
     Args:
         context_id: The id of the context.
-        params_rref: References to parameters and tensors of this process, as for a `DistributedOptimizer`.
+        params_rref: References to parameters and tensors of this process, as for a `DistributedOptimizer`, or one.
         max_norm: The largest norm.
         norm_type: The exponent of the norm; infinity for the largest absolute value.
 
@@ -85,12 +85,18 @@ def clip_grad_norm_(
         RuntimeError: No such context is open here.
         InvalidArgumentError: `max_norm` or `norm_type` is not positive.
     """
-    parameters: Any = [_parameter(each) for each in params_rref]
+    parameters: Any = _parameters(params_rref)
     return context_of(context_id).clip_grad_norm(parameters, max_norm, norm_type).wait()
 
 
 def _group(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {**group, "params": [_parameter(each) for each in group["params"]]}
+    return {**group, "params": _parameters(group["params"])}
+
+
+def _parameters(parameters: Any) -> list[torch.Tensor | Handle]:
+    """What an optimizer takes for several, or for one that is in no list."""
+    several = [parameters] if isinstance(parameters, (RRef, Handle, torch.Tensor)) else parameters
+    return [_parameter(each) for each in several]
 
 
 def _parameter(parameter: Any) -> torch.Tensor | Handle:

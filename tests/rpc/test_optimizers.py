@@ -119,6 +119,25 @@ def test_gradients_are_clipped_over_all_processes() -> None:
         torch.testing.assert_close(clip_grad_norm_(context_id, everything, 10.0), torch.tensor(0.5))
 
 
+@pytest.mark.parametrize("kind", ["reference", "reference here", "tensor"])
+@pytest.mark.parametrize("grouped", [False, True], ids=["parameter", "group"])
+def test_a_single_parameter_is_taken_as_torch_takes_a_single_tensor(kind: str, grouped: bool) -> None:
+    there, mine = modules()[0], torch.nn.Parameter(torch.ones(3, 3))
+    single: Any = {
+        "reference": lambda: there.rpc_sync().parameter(),
+        "reference here": lambda: rpc.RRef(mine),
+        "tensor": lambda: mine,
+    }[kind]()
+    with autograd.context() as context_id:
+        autograd.backward(context_id, [(there.rpc_sync().forward(torch.eye(3)) * mine).sum()])
+        assert clip_grad_norm_(context_id, single, 0.5) > 0.5
+        torch.testing.assert_close(clip_grad_norm_(context_id, single, 10.0), torch.tensor(0.5))
+        before = there.rpc_sync().weight() if kind == "reference" else mine.detach().clone()
+        DistributedOptimizer(optim.SGD, [{"params": single}] if grouped else [single], lr=1.0).step(context_id)
+    moved = (there.rpc_sync().weight() if kind == "reference" else mine.detach()) - before
+    torch.testing.assert_close(torch.linalg.vector_norm(moved), torch.tensor(0.5))
+
+
 def test_a_scaler_skips_in_all_processes_or_in_none() -> None:
     both, here = modules(), [s.Plain(seed) for seed in SEEDS]
     optimizer = DistributedOptimizer(optim.SGD, parameters(both), lr=0.1)

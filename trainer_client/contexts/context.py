@@ -19,7 +19,7 @@ from trainer_client.contexts.gradients import clip, gradients
 from trainer_client.graph.current import Openings, current_context, entered
 from trainer_client.graph.nodes import ROOT, WayBack
 from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved, token_of
-from trainer_client.handles.parameters import RemoteParameter
+from trainer_client.handles.parameters import RemoteParameter, as_list
 from trainer_client.pending import Pending
 from trainer_client.session.step_mistakes import without_step
 
@@ -278,13 +278,16 @@ class Context(Block):
         )
 
     def clip_grad_norm(
-        self, parameters: Iterable[RemoteParameter | torch.Tensor], max_norm: float, norm_type: float = 2.0
+        self,
+        parameters: RemoteParameter | torch.Tensor | Iterable[RemoteParameter | torch.Tensor],
+        max_norm: float,
+        norm_type: float = 2.0,
     ) -> Pending[torch.Tensor]:
         """Scales the gradients of this pass so that their norm over all owners and local parameters is at most
         `max_norm`, like `torch.nn.utils.clip_grad_norm_`.
 
         Args:
-            parameters: Handles of remote parameters, and local parameters. Those without a gradient are skipped.
+            parameters: Handles of remote parameters, and local parameters, or one. Without a gradient they are skipped.
             max_norm: The largest norm.
             norm_type: The exponent of the norm; infinity for the largest absolute value.
 
@@ -295,7 +298,7 @@ class Context(Block):
             InvalidArgumentError: `max_norm` or `norm_type` is not positive.
             PsError, RuntimeError: A backward, clipping or unscaling that was begun before has failed.
         """
-        parameters = list(parameters)
+        parameters = as_list(parameters)
         self.check(*(each.session for each in parameters if not isinstance(each, torch.Tensor)))
         if not (max_norm > 0 and norm_type > 0):
             raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")

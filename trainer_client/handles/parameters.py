@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 import torch
 
@@ -210,3 +210,9 @@ class RowParameter(RemoteParameter):
             return self
 
         return Pending.run(self._session.loop, change())
+
+
+def as_list(parameters: Any) -> list[Any]:
+    """Parameters as a list; of a single handle or tensor, too, as functions of torch take one."""
+    is_single = isinstance(parameters, torch.Tensor) or (isinstance(parameters, RRef) and parameters.may_be_parameter)
+    return [parameters] if is_single else list(parameters)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from ps_wire.errors import InvalidArgumentError
+from trainer_client.handles.parameters import as_list
 from trainer_client.handles.references import RRef
 from trainer_client.replicas.tensors import is_copy
 
@@ -110,8 +111,7 @@ def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[
                 "a parameter group is a dict with 'params'; give all parameters in such groups, or none"
             )
         options = {key: value for key, value in group.items() if key != "params"}
-        members = group["params"]
-        members = [members] if isinstance(members, torch.Tensor) or _is_parameter(members) else list(members)
+        members = as_list(group["params"])
         if not members:
             raise InvalidArgumentError("a parameter group needs parameters, and got an empty list")
         _add_group(layout, remote, local, members, options)

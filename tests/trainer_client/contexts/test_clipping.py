@@ -60,6 +60,21 @@ async def test_local_gradients_are_clipped_as_torch_does(max_norm: float, norm_t
     torch.testing.assert_close([context.gradient(each) for each in parameters], [each.grad for each in expected])
 
 
+async def test_a_single_tensor_is_clipped_as_torch_does() -> None:
+    context, (parameter,) = await context_with([3.0, -4.0])
+    assert float(await context.clip_grad_norm(parameter, 1.0)) == 5.0
+    torch.testing.assert_close(context.gradient(parameter), torch.tensor([0.6, -0.8]))
+
+
+async def test_a_single_handle_is_clipped() -> None:
+    async with opened() as (session, stream, _):
+        clipping = new_context().clip_grad_norm(remote(session, "a"), max_norm=1.0)
+        asked = await tell(stream, 9.0)
+        assert [each.parameter for each in asked.norm.parameters] == ["a"]
+        assert await scaled_by(stream) == pytest.approx(1 / 3, rel=1e-5)
+        assert float(await clipping) == 3.0
+
+
 async def test_the_norm_is_one_over_all_owners_and_this_process() -> None:
     async with opened() as (first, stream, _), opened(owner="ps1") as (second, other_stream, _):
         context, (local,) = await context_with([2.0])
