@@ -75,7 +75,7 @@ def printed(cell: nbformat.NotebookNode) -> str:
 def test_the_cells_of_a_notebook_train_a_class_that_one_of_them_defines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in (*CELLS, first_look())])
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=600, startup_timeout=600, kernel_name="python3").execute()
     *_, trained, again, blocking, bar, look = map(printed, notebook.cells)
     assert (trained, again, blocking, bar) == ("True\n", "2.0\n", "2.0\n", "RichBar\n")
     assert 0 < float(look.split()[-1]) < 100

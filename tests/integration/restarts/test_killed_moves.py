@@ -112,7 +112,7 @@ async def test_an_owner_that_is_killed_at_any_moment_of_a_move(
         source, target = "ps0", "ps2"
         while left:
             before = len(left)
-            await mover.drain(source, target, [own])
+            await mover.drain(source, target, [own], pause=5.0)  # passes take long beside other programs
             assert len(left) < before
             assert sorted(own.owners) == sorted({"ps0", "ps1", "ps2"} - {source})
             moved.check("items", own.routing)
