@@ -5,16 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ps_service.access.entries import PREFIX, Entry, hash_of, parse
 from ps_wire.errors import InvalidArgumentError, UnknownNameError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ps_service.access.reread import Stamp
 
 
@@ -29,7 +30,7 @@ class TokenFile:
         try:
             status = self.path.stat()
         except OSError as error:
-            raise self._unreadable(error) from None
+            raise self._unusable("read", error) from None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def read(self) -> list[Entry]:
@@ -37,7 +38,7 @@ class TokenFile:
         try:
             lines = self.path.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise self._unreadable(error) from None
+            raise self._unusable("read", error) from None
         found = []
         for number, line in enumerate(lines, 1):
             if not _is_entry(line):
@@ -78,32 +79,53 @@ class TokenFile:
 
     @contextmanager
     def _changing(self) -> Iterator[Callable[[Callable[[list[str]], list[str]]], None]]:
-        """Lets one process at a time change the file, which is replaced as a whole."""
-
-        def write(change: Callable[[list[str]], list[str]]) -> None:
-            lines = self.path.read_text("utf-8").splitlines() if self.path.exists() else []
-            beside = self.path.with_name(f".{self.path.name}.new")
-            beside.unlink(missing_ok=True)
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write("".join(f"{each}\n" for each in change(lines)))
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(self.path)
-
+        """Lets one process at a time change the file, which is replaced as a whole. Raises `InvalidArgumentError` if it
+        cannot be written."""
         try:
-            folder = os.open(self.path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+            # A symbolic link stays, and what it names is replaced. (Path.resolve has no OSError for links in a circle.)
+            path = Path(os.path.realpath(self.path))
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX)
+                yield partial(_replace, path)
+            finally:
+                os.close(folder)
         except OSError as error:
-            raise self._unreadable(error) from None
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield write
-        finally:
-            os.close(folder)
+            raise self._unusable("written", error) from None
 
-    def _unreadable(self, error: Exception) -> InvalidArgumentError:
+    def _unusable(self, done: str, error: Exception) -> InvalidArgumentError:
         why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        return InvalidArgumentError(f"the token file {self.path} cannot be read: {why}")
+        return InvalidArgumentError(f"the token file {self.path} cannot be {done}: {why}")
+
+
+def _replace(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    """Puts changed lines in the place of a file. It keeps its owner, group and mode, so that who could read it still
+    can."""
+    before = None
+    with suppress(FileNotFoundError):
+        before = path.stat()
+    lines = [] if before is None else path.read_text("utf-8").splitlines()
+    beside = path.with_name(f".{path.name}.new")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write("".join(f"{each}\n" for each in change(lines)))
+            file.flush()
+            if before is not None:
+                _keep_access(descriptor, before)
+            os.fsync(descriptor)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _keep_access(descriptor: int, before: os.stat_result) -> None:
+    now = os.fstat(descriptor)
+    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        os.fchown(descriptor, before.st_uid, before.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
 
 
 def _is_entry(line: str) -> bool:
