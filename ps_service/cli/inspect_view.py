@@ -75,7 +75,7 @@ def _show_checkpoints(console: Console, found: Sequence[Inspected], has_log: boo
     for each in found:
         whole = not each.damage
         listed.add_row(
-            each.folder.name,
+            Text(each.folder.name),
             Text("whole" if whole else "untrusted" if each.untrusted else "damaged", "" if whole else "red"),
             brief(each.age_seconds) if each.written else "",
             f"{len(each.objects):,}" if whole else "",
@@ -100,7 +100,7 @@ def _show_objects(console: Console, newest: Inspected) -> None:
     for each in newest.objects:
         if each.name:
             counts = ("" if count is None else f"{count:,}" for count in (each.version, each.rows))
-            listed.add_row(each.name, each.class_name, *counts, f"{each.tensors:,}", size(each.nbytes))
+            listed.add_row(Text(each.name), Text(each.class_name), *counts, f"{each.tensors:,}", size(each.nbytes))
     console.print(listed)
     if anonymous:
         nbytes = size(sum(each.nbytes for each in anonymous))

@@ -11,6 +11,7 @@ import typer
 from pydantic import ByteSize, TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ps_service.cli.ending import asking, fail
 from ps_service.cli.options import tell
@@ -108,7 +109,8 @@ def _show(states: list[Any]) -> None:
         table.add_column(column, justify="right")
     for each in states:
         table.add_row(
-            *(each.name, each.state, each.address, each.node[:8], str(each.pid or "")),
+            *map(Text, (each.name, each.state, each.address, each.node[:8])),
+            str(each.pid or ""),
             *(str(each.restarts), str(each.moves)),
         )
     Console().print(table)

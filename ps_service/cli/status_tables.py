@@ -48,16 +48,15 @@ def table(
 ) -> Table:
     """An empty table: a column of names, columns of words, and columns of numbers; with `is_narrow`, no column is wider
     than what is in it, and one blank less is between them."""
-    made = Table(
-        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, show_edge=False, pad_edge=False
-    )
+    # As Text, because names may stand in titles and headings, and rich reads markup in plain strings.
+    made = Table(title=Text(title, "bold"), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     made.padding = (0, 0, 0, 1) if is_narrow else (0, 1)
     # Folded, never cut: somebody has to find what is named.
-    made.add_column(name, overflow="fold", min_width=None if is_narrow else 12)
+    made.add_column(Text(name), overflow="fold", min_width=None if is_narrow else 12)
     for heading in words:
-        made.add_column(heading, overflow="fold", min_width=None if is_narrow else 8)
+        made.add_column(Text(heading), overflow="fold", min_width=None if is_narrow else 8)
     for heading in numbers:
-        made.add_column(heading, justify="right", no_wrap=True)
+        made.add_column(Text(heading), justify="right", no_wrap=True)
     return made
 
 
@@ -185,7 +184,7 @@ def _memory(status: OwnerStatus, most: int | None) -> list[RenderableType]:
         limit = size(each.budget_bytes) if each.budget_bytes else "-"
         if each.largest_bytes is not None:
             limit += " each"
-        made.add_row(each.kind.replace("_", " "), size(each.bytes), limit, share)
+        made.add_row(Text(each.kind.replace("_", " ")), size(each.bytes), limit, share)
     return _parts(made, len(used_kinds))
 
 
@@ -221,7 +220,7 @@ def _operations(status: OwnerStatus, most: int | None) -> list[RenderableType]:
     for each in status.operations[:most]:
         mean = each.seconds / each.calls if each.calls else 0.0
         times = map(milliseconds, (mean, each.p50_seconds, each.p99_seconds))
-        made.add_row(each.name, f"{each.calls:,}", f"{each.errors:,}", *times)
+        made.add_row(Text(each.name), f"{each.calls:,}", f"{each.errors:,}", *times)
     return _parts(made, len(status.operations))
 
 

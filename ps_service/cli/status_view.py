@@ -119,7 +119,7 @@ def _numbers(status: OwnerStatus) -> Table:
         ("references", f"{status.references:,} given out, {status.borrowed:,} to other owners"),
         ("connections", f"{shared_memory:,} over shared memory, {direct:,} direct"),
     ):
-        made.add_row(what, now)
+        made.add_row(what, Text(now))
     if status.log is not None:
         made.add_row("log", _log(status.log, status))
     return made

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ps_service.access import explaining, namespaces, roles
 from ps_service.access.access import Access
@@ -72,7 +73,9 @@ def show(file: _File, as_json: Annotated[bool, typer.Option("--json", help="Prin
     for each in entries:
         by = ", ".join(filter(None, ["a token" if each.hash else "", *each.certificates]))
         within = [f"{', '.join(own)} in {namespace}" for namespace, own in each.namespaces]
-        table.add_row(each.name, "; ".join(filter(None, [", ".join(each.roles), *within])), by, left(each.expires))
+        table.add_row(
+            each.name, "; ".join(filter(None, [", ".join(each.roles), *within])), Text(by), left(each.expires)
+        )
     Console().print(table)
 
 
