@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -171,9 +172,16 @@ class UnaryRequests:
         except grpc.aio.AioRpcError as error:
             if is_refusal(error.code()):
                 raise refusal(error.code(), error.details()) from None
-            # gRPC waits ever longer before it tries a broken connection again.
-            await self.forget(address)
+            if self._channels.get(address) is channel:  # and not one that another request has opened since
+                # gRPC waits ever longer before it tries a broken connection again.
+                await self.forget(address)
             raise UnavailableError(f"the owner at {address} does not answer: {unanswered(error, seconds)}") from None
+        except asyncio.CancelledError:
+            # gRPC also raises it in a task that was not cancelled, if another request has closed the channel.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise UnavailableError(f"the owner at {address} does not answer: its connection was closed here") from None
 
     async def forget(self, address: str) -> None:
         """Closes the channel to an address, if there is one."""

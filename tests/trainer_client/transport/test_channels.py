@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
 
 from ps_service.server import Server
-from ps_wire.v1.operations_pb2 import StatusReply, StatusRequest
-from ps_wire.v1.owner_pb2_grpc import OwnerStub
-from trainer_client.transport.channels import open_blocking_channel, open_channel
+from ps_wire.errors import UnavailableError
+from ps_wire.v1.operations_pb2 import HistoryRequest, StatusReply, StatusRequest
+from ps_wire.v1.owner_pb2_grpc import OwnerServicer, OwnerStub, add_OwnerServicer_to_server
+from trainer_client.transport.channels import UnaryRequests, open_blocking_channel, open_channel
 
 ROOT = Path(__file__).parents[3]
 
@@ -27,6 +33,83 @@ async def test_a_blocking_channel_reaches_an_owner(owner: Server) -> None:
             return reply
 
     assert (await asyncio.to_thread(ask)).owner == owner.engine.name
+
+
+class Odd(OwnerServicer):
+    """An owner that never tells its status, and is too busy to tell its history."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def Status(self, request: Any, context: Any) -> None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+    async def History(self, request: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
+
+
+@pytest.fixture
+async def odd() -> AsyncIterator[tuple[str, Odd]]:
+    server, servicer = grpc.aio.server(), Odd()
+    add_OwnerServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}", servicer
+    await server.stop(None)
+
+
+async def test_a_request_whose_channel_another_one_closes_fails_and_is_not_cancelled(odd: tuple[str, Odd]) -> None:
+    address, owner = odd
+    unary = UnaryRequests()
+    waiting = asyncio.create_task(unary.ask(address, "Status", StatusRequest(), 60.0))
+    await owner.asked.wait()
+    with pytest.raises(UnavailableError, match="busy"):
+        await unary.ask(address, "History", HistoryRequest(), 60.0)
+    with pytest.raises(UnavailableError, match="its connection was closed here"):
+        await waiting
+    await unary.close()
+
+
+async def test_a_request_that_is_cancelled_stays_cancelled(odd: tuple[str, Odd]) -> None:
+    address, owner = odd
+    unary = UnaryRequests()
+    waiting = asyncio.create_task(unary.ask(address, "Status", StatusRequest(), 60.0))
+    await owner.asked.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await unary.close()
+
+
+async def test_a_late_failure_leaves_the_channel_that_was_opened_since() -> None:
+    used: list[grpc.aio.Channel] = []
+    fail, began = asyncio.Event(), asyncio.Event()
+
+    class Stub:
+        def __init__(self, channel: grpc.aio.Channel) -> None:
+            used.append(channel)
+
+        async def Late(self, *args: Any, **kwargs: Any) -> None:
+            began.set()
+            await fail.wait()
+            nothing = grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, nothing, nothing)
+
+        async def Prompt(self, *args: Any, **kwargs: Any) -> None:
+            pass
+
+    unary = UnaryRequests(stub=Stub)
+    late = asyncio.create_task(unary.ask("127.0.0.1:1", "Late", None, 60.0))
+    await began.wait()
+    await unary.forget("127.0.0.1:1")
+    await unary.ask("127.0.0.1:1", "Prompt", None, 60.0)
+    fail.set()
+    with pytest.raises(UnavailableError):
+        await late
+    await unary.ask("127.0.0.1:1", "Prompt", None, 60.0)
+    assert used[0] is not used[1] and used[1] is used[2]
+    await unary.close()
 
 
 def test_no_other_module_opens_a_channel() -> None:
