@@ -78,7 +78,10 @@ class PageStream:
         self._waiting.put_nowait(message)
 
     def end(self) -> None:
-        """Ends the stream when the messages that wait are sent."""
+        """Ends the stream when the messages that wait are sent. Cuts the page off if it was to end before."""
+        if self._over:
+            self._cut_off()
+            return
         self._over = True
         self._waiting.put_nowait(b"")
 

@@ -315,6 +315,24 @@ async def test_a_page_that_does_not_read_is_cut_off_and_the_others_go_on(
     writer.close()
 
 
+async def test_a_page_that_is_not_allowed_any_more_and_does_not_read_is_cut_off(
+    http: aiohttp.ClientSession, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_feed, "SAMPLE_SECONDS", 0.01)
+    assert server._web is not None
+    feed = server._web.page.feed
+    reader, writer = await asyncio.open_connection(*server.http_address.split(":"), limit=1024)
+    writer.write(b"GET /messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await reader.readline()
+    (stream,) = feed.streams
+    feed.send(b"x" * (64 << 20))  # more than the buffers of the sockets take
+    monkeypatch.setattr(stream, "is_allowed", lambda: False)
+    async with asyncio.timeout(50):
+        while feed.streams:  # noqa: ASYNC110 - nothing tells that a page has gone
+            await asyncio.sleep(0.01)
+    writer.close()
+
+
 async def test_a_stream_counts_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_feed, "MOST_WAITING_BYTES", 10)
     cut: list[bool] = []
