@@ -36,6 +36,7 @@ export function quantile(q, counts, bounds) {
 class Owner {
   constructor(facts) {
     this.facts = facts;
+    this.incarnation = ""; // the latest that was told: facts have none before the owner has answered
     this.seconds = new Map(); // second → sample
     this.last = 0;
     this.latest = null;
@@ -109,7 +110,7 @@ export class Group {
     for (const facts of message.owners) {
       let owner = this.owners.get(facts.name);
       const before = owner?.facts;
-      if (owner && before.incarnation && facts.incarnation && before.incarnation !== facts.incarnation) {
+      if (owner && owner.incarnation && facts.incarnation && owner.incarnation !== facts.incarnation) {
         owner = undefined; // it has started anew
         this.#see(facts, "started", "info", "the owner has started again");
       } else if (before && before.state !== facts.state) {
@@ -121,6 +122,7 @@ export class Group {
       }
       owner ??= new Owner(facts);
       owner.facts = facts;
+      owner.incarnation = facts.incarnation || owner.incarnation;
       known.set(facts.name, owner);
     }
     this.owners = known;

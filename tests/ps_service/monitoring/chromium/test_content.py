@@ -189,6 +189,27 @@ async def test_the_charts_add_up_what_the_samples_say(browser: Browser, server: 
     assert found["passes"] == pytest.approx(3), "those of the owner with most, and not their sum"
 
 
+async def test_an_owner_that_started_anew_while_it_was_not_heard_begins_anew(browser: Browser, server: Server) -> None:
+    await only_modules(browser, server)
+    code = """import('/static/samples.js').then((module) => {
+      const group = new module.Group();
+      const sample = (number) => [number, 1000 + number, 1, 5, [], {}, 0, 0, 1, 0, 1024, 0, 0, 0, 0, 0, 3];
+      const told = (fields) => group.take(
+        {now: 1021, owners: [{ name: 'ps0', state: 'serving', since: 0, why: '', ...fields}], unseen: 0, alone: ''});
+      told({incarnation: 'a'});
+      group.take({samples: {ps0: [sample(20)]}});
+      const before = group.owners.get('ps0');
+      told({state: 'asked'});
+      told({incarnation: 'a'});
+      const same = group.owners.get('ps0') === before;
+      told({state: 'asked'});
+      told({incarnation: 'b'});
+      group.take({samples: {ps0: [sample(1)]}});
+      return [same, group.owners.get('ps0').last, group.events('').filter((each) => each.kind === 'started').length];
+    })"""
+    assert await browser.ask(code) == [True, 1, 1]
+
+
 async def test_a_legend_tells_the_latest_value_and_how_old_it_is(browser: Browser, server: Server) -> None:
     server._sampler.sample()
     await opened(browser, server)
