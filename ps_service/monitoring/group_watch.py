@@ -124,11 +124,21 @@ class GroupWatch:
                 # It has come back at another address.
                 self._tasks.pop(name).cancel()
                 known = None
-            if known is None and len(self.owners) >= MOST_OWNERS and name not in self.owners:
+            if name not in self.owners and len(self.owners) >= MOST_OWNERS and not self._gave_place():
                 self.unseen += 1
             elif known is None:
                 owner = self.owners[name] = WatchedOwner(name, member.address)
                 self._tasks[name] = asyncio.create_task(self._follow(owner))
+
+    def _gave_place(self) -> bool:
+        """Whether an owner that has gone was let go, so that another one can be watched: the one that went first."""
+        gone = [each for each in self.owners.values() if not each.listed and each.state in ("left", "lost")]
+        if not gone:
+            return False
+        first = min(gone, key=lambda each: each.since)
+        del self.owners[first.name]
+        self._tasks.pop(first.name).cancel()
+        return True
 
     async def _follow(self, owner: WatchedOwner) -> None:
         lists_at = 0.0

@@ -164,7 +164,7 @@ class PageFeed:
 
     def _news(self) -> str:
         fresh = _fresh(self._watch.owners.values(), self._told)
-        self._told |= {name: _known(owner) for name, owner in self._watch.owners.items()}
+        self._told = {name: _known(owner) for name, owner in self._watch.owners.items()}
         slow = self._slow() if "lists" in fresh else {}
         return page_messages.joined(page_messages.of_group(self._watch) | slow | fresh)
 
