@@ -10,7 +10,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -167,6 +167,11 @@ class Folder:
                 (self.path / name).unlink(missing_ok=True)
                 twin_of(self.path / name).unlink(missing_ok=True)
 
+    def clear(self, newest: int, taken: Collection[str]) -> None:
+        """Removes files that no version has up to the newest one, but for those that were taken since."""
+        with self._changing():
+            self._prune(newest, taken)
+
     def publish(
         self, version: int, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]
     ) -> Manifest:
@@ -188,10 +193,10 @@ class Folder:
         text = Latest(version, self._newest_export, as_of).to_json()
         return self.path / layout.LATEST, lambda new: new.write_text(text, "utf-8")
 
-    def _prune(self, newest: int) -> None:
-        """Removes versions that are not kept, and files that no version has."""
+    def _prune(self, newest: int, taken: Collection[str] = ()) -> None:
+        """Removes versions that are not kept, and files that neither they have nor were taken."""
         known = [each for each in layout.versions(self.path) if each <= newest]
-        kept, used = known[-self._keep :], set[str]()
+        kept, used = known[-self._keep :], set(taken)
         for number in layout.versions(self.path):
             if number not in kept:
                 layout.manifest_path(self.path, number).unlink()

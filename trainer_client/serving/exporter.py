@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -74,26 +74,35 @@ class ExporterOfTable:
     ) -> None:
         self._source, self._folder, self.name, self._compress = source, folder, name, compress
         self._files = files
+        self._table: Table | PinnedTable | None = None
         self._following: Following | PinnedChanges | None = None
         self._exported: ExportedTable | None = None
 
-    async def round(self) -> None:
-        """Takes what has changed by now."""
+    async def find(self) -> None:
+        """Looks for the table, unless its handles are of use. Writes nothing."""
         if self._following is None:
             files = self.files
-            table = await self._source.find_table(self.name, files.source if files is not None else ())
-            codec = "" if self._compress is None else repr(self._compress)
-            make = partial(ExportedTable, self._folder, self.name, table.dim, table.dtype, codec, files)
-            if self._exported is None or not self._exported.is_like(table.dim, table.dtype):
-                self._files = files
-                self._exported = await BLOCKING.run(make)
-            self._following = table.following(self._exported.version, 0.0, self._compress)
-        assert self._exported is not None
+            self._table = await self._source.find_table(self.name, files.source if files is not None else ())
+
+    async def round(self) -> None:
+        """Takes what has changed by now. The table has been found."""
+        assert self._table is not None
+        if self._exported is None or self._following is None:
+            self._exported = await self._begun(self._table)
+            self._following = self._table.following(self._exported.version, 0.0, self._compress)
         try:
             async for change in self._following.round():
                 await BLOCKING.run(self._exported.take, change)
         except UnknownNameError as error:
             raise StaleHandleError(str(error)) from None  # whether it was deleted is known when it is looked for
+
+    async def _begun(self, table: Table | PinnedTable) -> ExportedTable:
+        if self._exported is not None and self._exported.is_like(table.dim, table.dtype):
+            return self._exported
+        self._files = self.files
+        codec = "" if self._compress is None else repr(self._compress)
+        make = partial(ExportedTable, self._folder, self.name, table.dim, table.dtype, codec, self._files)
+        return await BLOCKING.run(make)
 
     async def lost(self) -> None:
         """The handles of the table are of no use any more, and what was taken since the newest version is removed."""
@@ -128,10 +137,15 @@ class ExporterOfModule:
         # What was taken last, also by an earlier program.
         self.file = before
 
+    async def find(self) -> None:
+        """As that of a table."""
+        if self._following is None:
+            self._module = await self._source.find_module(self.name, [self._owner] if self._owner else [])
+
     async def round(self) -> None:
         """As that of a table."""
-        if self._following is None or self._module is None:
-            self._module = await self._source.find_module(self.name, [self._owner] if self._owner else [])
+        assert self._module is not None
+        if self._following is None:
             self._following = self._module.following(None, 0.0)
         try:
             change = await self._following.round()
@@ -184,6 +198,13 @@ def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 Part = ExporterOfTable | ExporterOfModule
 
 
+def _taken(parts: Sequence[Part]) -> tuple[dict[str, TableFiles], dict[str, ModuleFile]]:
+    """The files of what was taken of each object last."""
+    tables = {of.name: of.files for of in parts if isinstance(of, ExporterOfTable) and of.files}
+    modules = {of.name: of.file for of in parts if isinstance(of, ExporterOfModule) and of.file}
+    return tables, modules
+
+
 class Exporter:
     """Exports until it is cancelled, or once. `when_written` is called with each new version. Arguments are those of
     `Client.export`."""
@@ -229,8 +250,7 @@ class Exporter:
                 if is_first or is_lost or self._is_of_all:
                     await self._source.find_owners()
                     await self._find(parts, before)
-                for each in list(parts):
-                    await self._round(each, parts, once or is_first)
+                await self._round(parts, once or is_first)
             except (*_LOST, OwnersGoneError) as error:
                 are_gone = isinstance(error, OwnersGoneError)
                 gone = min(gone, began) if are_gone else math.inf
@@ -243,26 +263,36 @@ class Exporter:
                 is_lost, told = True, str(error)
                 for each in parts:
                     await each.lost()
+                taken = Manifest(before.version, "", as_of, as_of, *_taken(parts))
+                await BLOCKING.run(self._folder.clear, before.version, taken.files())
             else:
-                tables = {of.name: of.files for of in parts if isinstance(of, ExporterOfTable) and of.files}
-                files = {of.name: of.file for of in parts if isinstance(of, ExporterOfModule) and of.file}
-                before = await self._write(before, as_of, tables, files)
+                before = await self._write(before, as_of, *_taken(parts))
                 is_first, is_lost, told, gone = False, False, "", math.inf
                 if once:
                     return
             await asyncio.sleep(max(0.0, self._every - (time.monotonic() - began)))
 
-    async def _round(self, part: Part, parts: list[Part], is_at_start: bool) -> None:
-        """A round of one object. One that was deleted is left out from then on, unless it was named, and otherwise
-        waited for. One that cannot be had is left out if it was made since, and otherwise stays as it was."""
+    async def _round(self, parts: list[Part], is_at_start: bool) -> None:
+        """A round of all objects. All are found before anything is written: after one that has to be looked for again,
+        so are the others, and what was written of them would be written anew each time."""
+        found = [each for each in list(parts) if await self._can(each, each.find, parts, is_at_start)]
+        for each in found:
+            if await self._can(each, each.round, parts, is_at_start):
+                self._failing.discard(each)
+
+    async def _can(self, part: Part, step: Callable[[], Awaitable[None]], parts: list[Part], is_at_start: bool) -> bool:
+        """Takes a step of a round of one object, and says whether that could be done. One that was deleted is left out
+        from then on, unless it was named, and otherwise waited for. One that cannot be had is left out if it was made
+        since, and otherwise stays as it was."""
         try:
-            await part.round()
+            await step()
         except UnknownNameError as error:
             if not self._is_of_all:
                 raise error if is_at_start else StaleHandleError(str(error)) from None
             _log.warning("%r was deleted, and is not exported any more", part.name)
             parts.remove(part)
             self._failing.discard(part)
+            return False
         except (InvalidArgumentError, InternalError, RemoteError) as error:
             if is_at_start or not self._is_of_all:
                 raise
@@ -271,13 +301,13 @@ class Exporter:
                 _log.warning("%r is not exported: %s", part.name, error)
                 self._left_out.add((type(part), part.name))
                 parts.remove(part)
-                return
+                return False
             if part not in self._failing:
                 _log.warning("%r stays as it was in the export, and is tried again: %s", part.name, error)
             self._failing.add(part)
             await part.lost()
-        else:
-            self._failing.discard(part)
+            return False
+        return True
 
     async def _find(self, parts: list[Part], before: Manifest) -> None:
         """Adds what is not among the parts: what is named, or all that there is by now, and what the newest version

@@ -1,0 +1,75 @@
+"""Exports that follow, of which one object cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import trainer_client as tc
+from ps_reader import layout
+from tests.integration.tables.exports import brought, exporting
+from tests.waiting import until
+from trainer_client.serving.exporter import ExporterOfModule
+from trainer_client.serving.live_objects import LiveObjects
+
+
+def written(path: Path, name: str = "") -> list[Path]:
+    """The files of an object that are there, or of all."""
+    return sorted(path.glob(f"{name}*.safetensors"))
+
+
+async def test_while_a_named_object_is_missing_nothing_is_written(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        await ps.module(nn.Linear, 2, 1, name=name)
+    missed = 0
+
+    async def counted(self: LiveObjects, name: str, had: Collection[str] = ()) -> tc.RemoteModule:
+        nonlocal missed
+        try:
+            return await find(self, name, had)
+        except tc.errors.UnknownNameError:
+            missed += 1
+            raise
+
+    find = LiveObjects.find_module
+    monkeypatch.setattr(LiveObjects, "find_module", counted)
+    async with exporting(ps, tmp_path, modules=["a", "b"]):
+        await brought(tmp_path)
+        there = written(tmp_path)
+        await ps.delete("b")
+        await until(lambda: missed >= 5)
+        assert written(tmp_path) == there
+        await ps.module(nn.Linear, 3, 1, name="b")
+        assert (await brought(tmp_path)).state_dict("b")["weight"].shape == (1, 3)
+
+
+async def test_of_what_is_written_again_and_again_the_last_alone_stays(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        await ps.module(nn.Linear, 2, 1, name=name)
+    is_away, failed, most = False, 0, 0
+
+    async def away(self: ExporterOfModule) -> None:
+        nonlocal failed, most
+        if is_away and self.name == "b":
+            failed, most = failed + 1, max(most, len(written(tmp_path, "a")))
+            raise tc.errors.UnavailableError("away")
+        await before(self)
+
+    before = ExporterOfModule.round
+    monkeypatch.setattr(ExporterOfModule, "round", away)
+    async with exporting(ps, tmp_path, modules=["a", "b"]):
+        await brought(tmp_path)
+        is_away = True
+        await until(lambda: failed >= 6)
+        assert most == 3, "those of the version, of the round before and of this one"
+        is_away = False
+        number = (await brought(tmp_path)).number
+    kept = {name for each in layout.versions(tmp_path) for name in layout.read_manifest(tmp_path, each).files()}
+    assert number == 2 and kept == {each.name for each in written(tmp_path)}
