@@ -19,9 +19,11 @@ from ps_wire.errors import (
     DrainingError,
     InternalError,
     InvalidArgumentError,
+    OverloadedError,
     RemoteError,
     SessionLostError,
     StaleHandleError,
+    TooLargeError,
     UnavailableError,
     UnknownNameError,
 )
@@ -41,8 +43,16 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("trainer_client")
 
-_LOST: Final = (DeadlineExceededError, DrainingError, SessionLostError, StaleHandleError, UnavailableError)
-"""Errors after which objects are asked for again: an owner was started again, is about to, or does not answer."""
+_LOST: Final = (
+    DeadlineExceededError,
+    DrainingError,
+    OverloadedError,
+    SessionLostError,
+    StaleHandleError,
+    UnavailableError,
+)
+"""Errors after which objects are asked for again: an owner was started again, is about to, does not answer, or has too
+much to do; also if a quota was used up."""
 
 _GONE_SECONDS: Final = 600.0
 """Seconds for which an export waits for an object that all of its owners have left. One may be started again, or the
@@ -293,8 +303,8 @@ class Exporter:
             parts.remove(part)
             self._failing.discard(part)
             return False
-        except (InvalidArgumentError, InternalError, RemoteError) as error:
-            if is_at_start or not self._is_of_all:
+        except (InvalidArgumentError, InternalError, RemoteError, TooLargeError) as error:
+            if is_at_start or not (self._is_of_all or part.is_exported):
                 raise
             # What else is exported goes on.
             if not part.is_exported:

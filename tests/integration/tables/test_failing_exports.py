@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+import torch
 from torch import nn
 
 import trainer_client as tc
@@ -73,3 +74,41 @@ async def test_of_what_is_written_again_and_again_the_last_alone_stays(
         number = (await brought(tmp_path)).number
     kept = {name for each in layout.versions(tmp_path) for name in layout.read_manifest(tmp_path, each).files()}
     assert number == 2 and kept == {each.name for each in written(tmp_path)}
+
+
+class Failing:
+    """Rounds of the module "bad" raise an error, while there is one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.error: Exception | None = None
+        self.raised = 0
+        before = ExporterOfModule.round
+
+        async def round(part: ExporterOfModule) -> None:
+            if self.error is not None and part.name == "bad":
+                self.raised += 1
+                raise self.error
+            await before(part)
+
+        monkeypatch.setattr(ExporterOfModule, "round", round)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["all", "named"])
+@pytest.mark.parametrize("kind", ["RemoteError", "TooLargeError", "OverloadedError", "QuotaError"])
+async def test_one_object_that_fails_for_a_while_does_not_end_an_export(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, named: bool
+) -> None:
+    bad, good = [await ps.module(nn.Linear, 2, 1, name=name) for name in ("bad", "good")]
+    failing, zeros = Failing(monkeypatch), {"weight": torch.zeros(1, 2), "bias": torch.zeros(1)}
+    async with exporting(ps, tmp_path, modules=["bad", "good"] if named else None):
+        before = (await brought(tmp_path)).state_dict("bad")["weight"].tolist()
+        failing.error = getattr(tc.errors, kind)("not now")
+        await bad.load_state_dict(zeros)
+        await good.load_state_dict(zeros)
+        await until(lambda: failing.raised >= 3)
+        if kind in ("RemoteError", "TooLargeError"):
+            version = await brought(tmp_path)
+            assert version.state_dict("bad")["weight"].tolist() == before
+            assert not version.state_dict("good")["weight"].any()
+        failing.error = None
+        assert not (await brought(tmp_path)).state_dict("bad")["weight"].any()
