@@ -235,7 +235,6 @@ class Exporter:
         self._folder = Folder(Path(path), keep, parquet)
         self._tables, self._modules = tables, modules
         self._is_of_all = tables is None and modules is None
-        self._left_out: set[tuple[type[Part], str]] = set()
         # Those whose last round has failed.
         self._failing: set[Part] = set()
         self._every = every
@@ -292,8 +291,8 @@ class Exporter:
 
     async def _can(self, part: Part, step: Callable[[], Awaitable[None]], parts: list[Part], is_at_start: bool) -> bool:
         """Takes a step of a round of one object, and says whether that could be done. One that was deleted is left out
-        from then on, unless it was named, and otherwise waited for. One that cannot be had is left out if it was made
-        since, and otherwise stays as it was."""
+        from then on, unless it was named, and otherwise waited for. One that cannot be had stays as it was, or is
+        left out until it can, if it was made since."""
         try:
             await step()
         except UnknownNameError as error:
@@ -307,13 +306,9 @@ class Exporter:
             if is_at_start or not (self._is_of_all or part.is_exported):
                 raise
             # What else is exported goes on.
-            if not part.is_exported:
-                _log.warning("%r is not exported: %s", part.name, error)
-                self._left_out.add((type(part), part.name))
-                parts.remove(part)
-                return False
             if part not in self._failing:
-                _log.warning("%r stays as it was in the export, and is tried again: %s", part.name, error)
+                what = "stays as it was in the export" if part.is_exported else "is not exported"
+                _log.warning("%r %s, and is tried again: %s", part.name, what, error)
             self._failing.add(part)
             await part.lost()
             return False
@@ -327,7 +322,7 @@ class Exporter:
             names, modules = await self._source.names()
             names += [each for each in before.tables if each not in names]
             modules += [each for each in before.modules if each not in modules]
-        known = {(type(each), each.name) for each in parts} | self._left_out
+        known = {(type(each), each.name) for each in parts}
         for each in names:
             if (ExporterOfTable, each) not in known:
                 of_table = before.tables.get(each)

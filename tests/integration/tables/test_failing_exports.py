@@ -112,3 +112,18 @@ async def test_one_object_that_fails_for_a_while_does_not_end_an_export(
             assert not version.state_dict("good")["weight"].any()
         failing.error = None
         assert not (await brought(tmp_path)).state_dict("bad")["weight"].any()
+
+
+async def test_what_fails_in_its_first_round_is_tried_again(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = Failing(monkeypatch)
+    async with exporting(ps, tmp_path):
+        await brought(tmp_path)
+        failing.error = tc.errors.RemoteError("not yet")
+        await ps.module(nn.Linear, 2, 1, name="bad")
+        await until(lambda: failing.raised >= 3)
+        assert not (await brought(tmp_path)).modules
+        failing.error = None
+        assert (await brought(tmp_path)).modules == ["bad"]
+    assert caplog.text.count("'bad' is not exported") == 1
