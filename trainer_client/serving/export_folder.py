@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -23,6 +24,8 @@ from ps_reader.layout import Latest, Manifest, ModuleFile, TableFiles
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.locks import ReportingLock
 from trainer_client.tables.files import pyarrow_modules
+
+_log: Final = logging.getLogger("trainer_client")
 
 _LOCK: Final = ".lock"
 _UNFINISHED: Final = ".unfinished"
@@ -67,6 +70,8 @@ class Folder:
         self._guard = ReportingLock()
         self._is_closed = False
         self._lock = -1
+        # The number of the newest version, also of one that cannot be read; 0 before the first.
+        self.last = 0
         self._count = 0
         self._export = ""
         # That of the newest version, which another program may have written.
@@ -100,26 +105,27 @@ class Folder:
             raise InvalidArgumentError(f"another program writes an export into {self.path}") from None
         shutil.rmtree(self.path / _UNFINISHED, ignore_errors=True)
         (self.path / _UNFINISHED).mkdir()
+        with suppress(ExportError):
+            self.last = layout.latest(self.path).version
+        self.last = max(self.last, *layout.versions(self.path), 0)
         newest = self._newest()
         # A name of its own for each program, so that neither its versions nor its files can be taken for those of
         # another one: also if the folder was put back to an earlier copy.
         self._export = secrets.token_hex(6)
-        self._prune(newest.version if newest is not None else 0)
+        self._prune()
         if newest is not None:
             self._newest_export = newest.export
             self._replace_now(*self._told(newest.version, newest.as_of))
         return newest
 
     def _newest(self) -> Manifest | None:
-        """The manifest of the newest version. A program that was killed may not have told of it: readers may have it
-        all the same, so that no other version gets its number."""
-        told = 0
-        with suppress(ExportError):
-            told = layout.latest(self.path).version
-        for number in reversed(layout.versions(self.path)):
-            if number >= told:
-                with suppress(ExportError):
-                    return layout.read_manifest(self.path, number)
+        """The manifest of the newest version, if it can be read. A program that was killed may not have told of it:
+        readers may have it all the same, so that no other version gets its number."""
+        if self.last:
+            try:
+                return layout.read_manifest(self.path, self.last)
+            except ExportError as error:
+                _log.warning("everything is exported anew, as version %d: %s", self.last + 1, error)
         return None
 
     def close(self) -> None:
@@ -167,10 +173,10 @@ class Folder:
                 (self.path / name).unlink(missing_ok=True)
                 twin_of(self.path / name).unlink(missing_ok=True)
 
-    def clear(self, newest: int, taken: Collection[str]) -> None:
-        """Removes files that no version has up to the newest one, but for those that were taken since."""
+    def clear(self, taken: Collection[str]) -> None:
+        """Removes files that no version has, but for those that were taken since the newest one."""
         with self._changing():
-            self._prune(newest, taken)
+            self._prune(taken)
 
     def publish(
         self, version: int, as_of: float, tables: dict[str, TableFiles], modules: dict[str, ModuleFile]
@@ -180,9 +186,10 @@ class Folder:
         path = layout.manifest_path(self.path, version)
         self._newest_export = self._export
         self._replace(path, lambda new: new.write_text(manifest.to_json(), "utf-8"))
+        self.last = version
         self.tell(version, as_of)
         with self._changing():
-            self._prune(version)
+            self._prune()
         return manifest
 
     def tell(self, version: int, as_of: float) -> None:
@@ -193,17 +200,21 @@ class Folder:
         text = Latest(version, self._newest_export, as_of).to_json()
         return self.path / layout.LATEST, lambda new: new.write_text(text, "utf-8")
 
-    def _prune(self, newest: int, taken: Collection[str] = ()) -> None:
-        """Removes versions that are not kept, and files that neither they have nor were taken."""
-        known = [each for each in layout.versions(self.path) if each <= newest]
-        kept, used = known[-self._keep :], set(taken)
-        for number in layout.versions(self.path):
-            if number not in kept:
+    def _prune(self, taken: Collection[str] = ()) -> None:
+        """Removes versions that are not kept, and files that neither they have nor were taken. A version that cannot
+        be read is in the place of no other: it goes with those before it, and until then no file does, because another
+        release of this package may read it."""
+        kept, used, are_known = 0, set(taken), True
+        for number in reversed(layout.versions(self.path)):
+            if kept == self._keep:
                 layout.manifest_path(self.path, number).unlink()
-        for number in kept:
-            with suppress(ExportError):
+                continue
+            try:
                 used |= layout.read_manifest(self.path, number).files()
-        for name in os.listdir(self.path):
+                kept += 1
+            except ExportError:
+                are_known = False
+        for name in os.listdir(self.path) if are_known else ():
             is_old = Path(name).suffix in (".safetensors", ".parquet") and f"{Path(name).stem}.safetensors" not in used
             if is_old:
                 (self.path / name).unlink()

@@ -273,7 +273,7 @@ class Exporter:
                 for each in parts:
                     await each.lost()
                 taken = Manifest(before.version, "", as_of, as_of, *_taken(parts))
-                await BLOCKING.run(self._folder.clear, before.version, taken.files())
+                await BLOCKING.run(self._folder.clear, taken.files())
             else:
                 before = await self._write(before, as_of, *_taken(parts))
                 is_first, is_lost, told, gone = False, False, "", math.inf
@@ -338,6 +338,6 @@ class Exporter:
         if before.version and (tables, modules) == (before.tables, before.modules):
             await BLOCKING.run(self._folder.tell, before.version, as_of)
             return before
-        written = await BLOCKING.run(self._folder.publish, before.version + 1, as_of, tables, modules)
+        written = await BLOCKING.run(self._folder.publish, self._folder.last + 1, as_of, tables, modules)
         self._when_written(written)
         return written

@@ -18,11 +18,15 @@ from tests.integration.restarting import Owner
 from tests.integration.tables.exports import as_owned, as_read, brought, exporting
 from tests.waiting import until
 from trainer_client.serving import exported_table
-from trainer_client.serving.export_folder import twin_of
+from trainer_client.serving.export_folder import Folder, twin_of
 from trainer_client.serving.exported_table import ExportedTable
 from trainer_client.serving.live_objects import LiveObjects
 
 IDS = torch.arange(8)
+
+
+def files_in(path: Path) -> set[str]:
+    return {each.name for each in path.glob("*.safetensors")}
 
 
 @pytest.mark.parametrize("name", [".hidden", "字" * 80, "a/b c", "-"], ids=["hidden", "long", "path", "dash"])
@@ -209,3 +213,29 @@ async def test_parts_without_parquet_are_written_anew_with_it(ps: tc.Client, tmp
         assert as_read(reader.current) == await as_owned(items)
         newest = [tmp_path / name for name in reader.current.files if "items" in name]
     assert sum(twin_of(each).exists() for each in newest) == len(newest) - 1, "all but the index"
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+async def test_behind_a_version_that_cannot_be_read_everything_is_exported_anew(
+    ps: tc.Client, tmp_path: Path, caplog: pytest.LogCaptureFixture, keep: int
+) -> None:
+    items = await ps.table("items", 2)
+    for number in range(2):
+        await items.upsert(IDS[number:], torch.randn(8 - number, 2))
+        await ps.export(tmp_path)
+    rows = await as_owned(items)
+    with ps_reader.open(tmp_path) as reader:
+        before = as_read(reader.rollback(1))
+    (tmp_path / "version-2.json").write_text("{")
+    there = files_in(tmp_path)
+    folder = Folder(tmp_path, keep)
+    assert folder.open() is None
+    folder.close()
+    assert there == files_in(tmp_path)
+    await ps.export(tmp_path, keep=keep)
+    with ps_reader.open(tmp_path) as reader:
+        assert reader.current.number == 3 and as_read(reader.current) == rows
+        assert reader.versions() == ([3] if keep == 1 else [1, 2, 3])
+        if keep == 3:
+            assert as_read(reader.rollback(1)) == before
+    assert caplog.text.count("everything is exported anew") == 2
