@@ -100,3 +100,26 @@ class WithClasses(nn.Module):
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.layer(x), self.classes
+
+
+@hosted
+class WithStateAlone(nn.Module):
+    """Its state is a tensor that is neither a parameter nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number = 0.0
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.tensor([self.number])
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.number = float(state[0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @remote
+    def put(self, number: float) -> None:
+        """Sets it."""
+        self.number = number

@@ -144,6 +144,8 @@ class ExporterOfModule:
         self._names: set[str] = set()
         # What its state has besides; None if there is no such name in it.
         self._others: dict[str, torch.Tensor] | None = None
+        # Whether its state was looked at: one without parameters and buffers has no change at first.
+        self._was_taken = False
         # What was taken last, also by an earlier program.
         self.file = before
 
@@ -167,16 +169,17 @@ class ExporterOfModule:
     async def _take(self, module: RemoteModule | PinnedModule, change: ModuleChange | None) -> None:
         if change is not None:
             self._names |= {*change.parameters, *change.buffers}
-        elif self._others is None:
+        elif self._was_taken and self._others is None:
             return
         whole = await module.state_dict()
         state = _tensors(whole)
         others = {name: each for name, each in state.items() if name not in self._names}
-        if change is None and _are_equal(others, self._others or {}):
+        if change is None and self._was_taken and _are_equal(others, self._others or {}):
             return
         self._others = others if whole.keys() - self._names else None
         written = partial(self._folder.write, self.name, state, {"format": "pt"})
         self.file = ModuleFile(await BLOCKING.run(written), module.class_name, module.owner)
+        self._was_taken = True
 
     async def lost(self) -> None:
         """As that of a table."""

@@ -112,9 +112,12 @@ class Snapshot:
         return self._tables[name] if name in self._tables else self._lacks(name, "table")
 
     async def find_module(self, name: str, had: Collection[str] = ()) -> PinnedModule:
-        """The module of that name. Raises `UnknownNameError`."""
-        found = [each for (_, of), each in self._modules.items() if of == name]
-        return found[0] if len(found) == 1 else self._lacks(name, "module of its own name" if found else "module")
+        """The module of that name. Raises `UnknownNameError`, and `InvalidArgumentError` if several owners have one."""
+        found = {owner: each for (owner, of), each in self._modules.items() if of == name}
+        if len(found) > 1:
+            owners = " and ".join(found)
+            raise InvalidArgumentError(f"{owners} have a module {name!r} each, and an export has one of a name")
+        return found.popitem()[1] if found else self._lacks(name, "module")
 
     async def names(self) -> tuple[list[str], list[str]]:
         """The names of the tables and of the modules in it."""

@@ -239,3 +239,23 @@ async def test_behind_a_version_that_cannot_be_read_everything_is_exported_anew(
         if keep == 3:
             assert as_read(reader.rollback(1)) == before
     assert caplog.text.count("everything is exported anew") == 2
+
+
+async def test_modules_of_one_name_in_a_snapshot_are_refused(pair: tc.Client, tmp_path: Path) -> None:
+    nets = [await pair.module(nn.Linear, 2, 1, name="net", owner=owner) for owner in pair.owners]
+    await pair.snapshot("both", nets)
+    for chosen in ({}, {"modules": ["net"]}):
+        with pytest.raises(tc.errors.InvalidArgumentError, match="have a module 'net' each"):
+            await pair.export(tmp_path, snapshot="both", **chosen)
+
+
+async def test_a_named_module_without_parameters_is_exported(tmp_path: Path) -> None:
+    async with Owner(tmp_path / "data", modules=[export_models]) as owner, tc.connect(owner.address) as ps:
+        net = await ps.module("tests.export_models.WithStateAlone", name="net")
+        plain = await ps.module(nn.ReLU, name="plain")
+        async with exporting(ps, tmp_path / "out", modules=[net, plain]):
+            for number in (1.0, 2.0):
+                await net.put(number)
+                version = await brought(tmp_path / "out")
+                assert version.state_dict("net")["_extra_state"].tolist() == [number]
+                assert not version.state_dict("plain")
