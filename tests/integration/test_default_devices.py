@@ -4,12 +4,14 @@ a tensor that is made there by mistake shows."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import ps_reader
 import trainer_client as tc
 from tests.conftest import SERVE
 from tests.forking.process import Forking
@@ -178,3 +180,16 @@ async def test_tables_of_an_owner_in_such_a_thread_train(elsewhere: None) -> Non
                     rows = [await items(IDS), await items.bag(IDS + number), await items.bag(IDS, mode="max")]
                     await ctx.backward(sum(each.sum() for each in rows), step=items.optimizer)
             assert (await items(IDS) < before).all()
+
+
+async def test_a_snapshot_is_read_and_exported(addresses: list[str], elsewhere: None, tmp_path: Path) -> None:
+    async with tc.connect(*addresses) as ps:
+        items = await ps.table("kept", 2, init=tc.tables.Zeros())
+        ids = torch.tensor([5, 7], device="cpu")
+        await items.upsert(ids, torch.ones(2, 2, device="cpu"))
+        kept = await ps.snapshot("kept", [items])
+        read = await kept[items].read(torch.tensor([7, 9], device="cpu"))
+        assert (read.values.tolist(), read.found.tolist()) == ([[1, 1], [0, 0]], [True, False])
+        await ps.export(tmp_path, snapshot="kept")
+        with ps_reader.open(tmp_path) as reader:
+            assert reader.current.tables["kept"].ids().tolist() == [5, 7]

@@ -61,9 +61,9 @@ class PinnedTable:
 
         async def reading() -> RowsRead:
             distinct, positions = torch.unique(checked.reshape(-1), return_inverse=True)
-            values, found = row.repeat(len(distinct), 1), torch.zeros(len(distinct), dtype=torch.bool)
+            values, found = row.repeat(len(distinct), 1), torch.zeros(len(distinct), dtype=torch.bool, device="cpu")
             of_ids = self._of_slot[slots_of(distinct)]
-            asked = by_owner(self._owners, of_ids, torch.arange(len(distinct)))
+            asked = by_owner(self._owners, of_ids, torch.arange(len(distinct), device="cpu"))
             answers = await asyncio.gather(
                 *(self._call(owner, "read", distinct[where], timeout=timeout) for owner, where in asked.items())
             )
@@ -140,6 +140,6 @@ class PinnedChanges:
         async for block in self._table._blocks(self._codec):
             yield Change(None, block["ids"], block["values"], NO_IDS, resets)
             resets = False
-        none = torch.empty(0, self._table.dim, dtype=self._table.dtype)
+        none = torch.empty(0, self._table.dim, dtype=self._table.dtype, device="cpu")
         yield Change(version, NO_IDS, none, NO_IDS, resets)
         self._since = version
