@@ -134,6 +134,8 @@ class Folder:
         with self._guard:
             self._is_closed = True
             if self._lock >= 0:
+                # Closing it is not enough: processes that were forked meanwhile have it open, too.
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
                 os.close(self._lock)
                 self._lock = -1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 
@@ -259,3 +260,16 @@ async def test_a_named_module_without_parameters_is_exported(tmp_path: Path) -> 
                 version = await brought(tmp_path / "out")
                 assert version.state_dict("net")["_extra_state"].tolist() == [number]
                 assert not version.state_dict("plain")
+
+
+def test_a_forked_process_does_not_keep_the_folder(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, 3)
+    folder.open()
+    forked = os.dup(folder._lock)  # the same open file, as a child has it
+    try:
+        folder.close()
+        again = Folder(tmp_path, 3)
+        again.open()
+        again.close()
+    finally:
+        os.close(forked)
