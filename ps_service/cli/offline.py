@@ -80,7 +80,8 @@ def restore(
     Stop all owners first, together. Rows go with all that optimizers and eviction keep for them, so training goes on
     with the same values; trainers connect anew. Other objects stay with the owner of their name. What was read is not
     changed, and everything is checked before anything is written. What an owner that was killed has in its log since
-    its checkpoint is applied first, in a temporary folder.
+    its checkpoint is applied first, in a temporary folder. So give the data directory where there is a log: a
+    checkpoint that was written while something changed is refused by its own folder.
 
         ps-service restore --from data/ps0 --from data/ps1 --owners 3 --to data/three
     """

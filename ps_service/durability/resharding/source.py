@@ -33,10 +33,11 @@ checkpoint of another, empty data directory."""
 
 
 class Source:
-    """The newest state of one owner, given by its data directory, or any checkpoint, given by its own folder.
+    """The newest state of one owner, given by its data directory, or a checkpoint, given by its own folder.
 
     If the log has more than the newest checkpoint, `rebuild` applies it in a temporary folder, which it makes in
-    `space`. The owner cannot start until it is closed, and must not run. With `keys`, it has to be signed.
+    `space`. The owner cannot start until it is closed, and must not run. With `keys`, it has to be signed. A checkpoint
+    that needs the log, because something changed while it was written, is refused by its own folder.
     """
 
     def __init__(
@@ -68,13 +69,16 @@ class Source:
             self.owner: Final = manifest.owner
             self.written: Final = written
             self.checkpoint: Final = parsed(folder)
+            if self._temporary is None:
+                _check_one_moment(folder, self.checkpoint)
             self.tensors: Final = TensorReader(folder, manifest.files)
         except BaseException as error:
             self.close()
             if isinstance(error, DamagedError):
                 raise CheckpointError(
                     f"{error}: restore that directory from a backup. An older checkpoint in it can be given by its own "
-                    "folder, together with those of the other owners of that time"
+                    "folder, if nothing changed while it was written, together with those of the other owners of that "
+                    "time"
                 ) from error
             if isinstance(error, (ValueError, DecodeError)):
                 raise CheckpointError(str(error)) from error
@@ -107,6 +111,15 @@ class Source:
             self._temporary.cleanup()
         if self._store is not None:
             self._store.close()
+
+
+def _check_one_moment(folder: Path, checkpoint: pb.Checkpoint) -> None:
+    """Raises `CheckpointError` if parts of a checkpoint are later than others: only the log tells what is between."""
+    if checkpoint.running and checkpoint.whole != checkpoint.position:
+        raise CheckpointError(
+            f"{folder} was written while its owner changed, so it needs the log: give the data directory, or the one "
+            "that ps-service replay makes of it"
+        )
 
 
 def _end_of_log(path: Path, position: int) -> datetime | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ps_service.durability.resharding.reshard import Result, reshard
 from ps_service.durability.store import CheckpointError, checkpoints_in
 from tests.forking.process import Forking
 from tests.integration.restarting import Owner
+from tests.integration.restarts.conftest import Action, checkpoint
 from tests.integration.restarts.test_replay import hashed, made, states, states_in, steps
 
 
@@ -81,6 +82,23 @@ async def test_the_checkpoint_before_a_damaged_one_and_the_log_are_used(
         assert "the one before it and the log are used" in caplog.text
         assert await states_in(tmp_path / f"new{number}" / "ps0", "a") == expected
         assert hashed(folder) == before
+
+
+async def test_a_checkpoint_by_its_own_folder_is_one_moment_or_refused(
+    tmp_path: Path, between: Callable[[Action], None]
+) -> None:
+    async with Owner(tmp_path / "ps0", "ps0", durability="always") as owner, tc.connect(owner.address) as ps:
+        await steps(ps, 3, "a")
+        quiet, expected = await checkpoint(owner), await states(ps, "a")
+        between(lambda: steps(ps, 1, "a"))
+        busy, later = await checkpoint(owner), await states(ps, "a")
+    await restored([quiet], tmp_path / "quiet", "ps0")
+    assert await states_in(tmp_path / "quiet" / "ps0", "a") == expected
+    with pytest.raises(CheckpointError, match=r"checkpoint-000002 was written while .* needs the log: give the data"):
+        await restored([busy], tmp_path / "busy", "ps0")
+    assert not (tmp_path / "busy").exists()
+    await restored([tmp_path / "ps0"], tmp_path / "all", "ps0")
+    assert await states_in(tmp_path / "all" / "ps0", "a") == later
 
 
 async def test_times_are_those_of_the_logs(killed: tuple[list[Path], list[Any]], tmp_path: Path) -> None:
