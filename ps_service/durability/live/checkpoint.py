@@ -94,8 +94,9 @@ class LiveCheckpoint:
         there = {each.object_id for each in kept}
         for hosted, slot in storage.tables:
             if hosted.ref.object_id in there:
-                ids = beginning.ids[hosted.ref.object_id]
-                yield from write_table(hosted.ref.object_id, hosted.value.shard, ids, slot, files, reused)
+                object_id = hosted.ref.object_id
+                ids, now = beginning.ids[object_id], beginning.tables[object_id]["time"]
+                yield from write_table(object_id, hosted.value.shard, ids, now, slot, files, reused)
         parts = PartWriter(self._engine, self._still, files, storage, reused)
         yield from parts.write(beginning, there)
         checkpoint.objects.extend(kept)

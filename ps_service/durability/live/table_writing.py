@@ -46,12 +46,13 @@ class _Group(NamedTuple):
 
 
 def write_table(
-    object_id: str, shard: TableShard, ids: torch.Tensor, slot: Slot, files: TensorFiles, reused: Reused
+    object_id: str, shard: TableShard, ids: torch.Tensor, now: int, slot: Slot, files: TensorFiles, reused: Reused
 ) -> Iterator[None]:
     """Writes the rows of a table, a file at each turn, and puts them into the record: those of the ids, int64 [n], that
-    it had in the beginning. Others are added again by replay, and a full table would have no room for all of them."""
+    it had in the beginning. Others are added again by replay, and a full table would have no room for all of them. The
+    ages of all are those at the time of the beginning, less than 0 where a row was looked up since."""
     slot.message.list.SetInParent()
-    for group in _groups(shard, ids.sort().values):
+    for group in _groups(shard, ids.sort().values, now):
         key, digest = (object_id, group.begin), group.digest()
         earlier = reused.earlier.written.get(key)
         if earlier is None or earlier.mark != digest or not reused.link(key, earlier, files):
@@ -68,14 +69,15 @@ def write_table(
         yield
 
 
-def _groups(shard: TableShard, ids: torch.Tensor) -> Iterator[_Group]:
-    """The rows of ascending ids, as copies. Nothing else refers to a group once the next one is asked for."""
+def _groups(shard: TableShard, ids: torch.Tensor, now: int) -> Iterator[_Group]:
+    """The rows of ascending ids, as copies, with their ages at a time. Nothing else refers to a group once the next one
+    is asked for."""
     blocks_of_file = max(1, FILE_BYTES // (shard.row_bytes * BLOCK_ROWS))
     begin: int | None = 0
     while begin is not None:
         group = _Group(begin, [])
         for _ in range(blocks_of_file):
-            block, begin = shard.copies(begin, BLOCK_ROWS)
+            block, begin = shard.copies(begin, BLOCK_ROWS, now)
             block = _part(block, ids)
             if len(block["ids"]):
                 group.blocks.append(block)

@@ -195,3 +195,38 @@ async def test_steps_while_a_checkpoint_reads_the_rows_count_once(
     written = await rows_of(items)
     await owner.crash()
     assert await rows_of(items) == written
+
+
+@pytest.mark.parametrize("evict", [{"ttl": 1e5}, {"at_capacity": "least_recent"}], ids=str)
+async def test_rows_grow_no_older_while_a_checkpoint_reads_them(
+    owner: Owner, ps: tc.Client, between: Callable[[Action], None], evict: dict[str, Any]
+) -> None:
+    items = await ps.table("items", 2, evict=tc.tables.Eviction(spare=0.0, **evict))
+    clock = shard_of(owner, "items").population._clock
+    seconds = 0
+
+    def later() -> float:
+        return clock() + seconds
+
+    async def look_up() -> None:
+        nonlocal seconds
+        seconds += 1000
+        async with ps.context():
+            await items(torch.tensor([9, seconds]))
+
+    shard_of(owner, "items").population._clock = later  # type: ignore[misc]
+    async with ps.context():
+        await items(torch.arange(10))
+    between(look_up)
+    await checkpoint(owner)
+    await look_up()
+    before = seen_of(owner)
+    assert before[0] < before[9] == before[seconds] and len(before) > 12
+    await owner.crash()
+    assert seen_of(owner) == before
+
+
+def seen_of(owner: Owner) -> dict[int, int]:
+    """When each row of the table was looked up, by its id, in the time of the rows."""
+    block, _ = shard_of(owner, "items").copies(0, 1000, now=1 << 60)
+    return dict(zip(block["ids"].tolist(), ((1 << 60) - block["age"]).tolist(), strict=True))

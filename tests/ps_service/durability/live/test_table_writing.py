@@ -49,7 +49,8 @@ class Written:
         item = self.record.state.dict.items.add()
         item.key.text = "blocks"
         slot = Slot(item.value, self.record.tensors, "items", "blocks")
-        self.turns = write_table("1" * 32, shard, ids_in(shard), slot, TensorFiles(folder, Disk(), names), self.reused)
+        files = TensorFiles(folder, Disk(), names)
+        self.turns = write_table("1" * 32, shard, ids_in(shard), shard.now(), slot, files, self.reused)
 
     def loaded(self) -> TableShard:
         """Another shard with what was written."""
