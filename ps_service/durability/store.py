@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -68,6 +68,7 @@ class Store:
         """Takes the directory from whoever has it beside this process: checkpoints are written only in this epoch from
         now on. Raises `CheckpointError`."""
         try:
+            self._remove_growing()  # on a full disk the epoch may have no room else
             self.epoch = Epoch(self.folder)
             self._remove_growing()  # an earlier owner that runs on would still complete it
         except OSError as error:
@@ -77,6 +78,12 @@ class Store:
     def _remove_growing(self) -> None:
         for leftover in self.folder.glob(".checkpoint-*"):
             _remove(leftover)
+
+    def _give_room(self) -> None:
+        """Removes what there is of a checkpoint that cannot be completed, but not what another owner writes by now."""
+        with suppress(OSError):
+            self._check_epoch()
+            self._remove_growing()
 
     def _check_epoch(self) -> None:
         if self.epoch is not None:
@@ -117,7 +124,8 @@ class Store:
         return self._checkpoints()
 
     def write(self, fill: Callable[[Path], Manifest]) -> tuple[Path, Manifest]:
-        """Writes a checkpoint and syncs it to the disk. The previous one stays valid if it raises `CheckpointError`.
+        """Writes a checkpoint and syncs it to the disk. The previous one stays valid if it raises `CheckpointError`;
+        what was written is removed then.
 
         `fill` writes all files except the manifest into a folder, and returns the manifest without their hashes, but
         for those of files that are links to synced ones.
@@ -136,6 +144,7 @@ class Store:
             self._check_epoch()
             files.publish(growing, final)
         except Exception as error:  # including MemoryError and protobuf's: the owner must report a failure
+            self._give_room()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or repr(error)
             before = f"{known[0].name} is still valid" if known else "there is no earlier one"
             raise CheckpointError(f"the checkpoint {final} could not be written: {reason}; {before}") from error

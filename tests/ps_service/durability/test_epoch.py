@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_service.durability import store
+from ps_service.durability import files, store
 from ps_service.durability.epoch import Epoch, FencedError
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.store import CheckpointError, Store, finished
@@ -89,6 +89,39 @@ def test_a_fenced_owner_completes_no_checkpoint(tmp_path: Path) -> None:
         first.write(fill)
     assert [path.name for path in second.kept()] == ["checkpoint-000001"]
     assert second.write(fill)[0].name == "checkpoint-000002"
+
+
+@pytest.mark.usefixtures("unlocked")
+def test_a_fenced_owner_that_fails_leaves_what_the_other_one_writes(tmp_path: Path) -> None:
+    first, second = Store(tmp_path), Store(tmp_path)
+    first.begin_epoch()
+
+    def fill_and_be_fenced(folder: Path) -> Manifest:
+        second.begin_epoch()
+        folder.mkdir()
+        (folder / "of the other").touch()
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        first.write(fill_and_be_fenced)
+    assert (tmp_path / ".checkpoint-000001" / "of the other").is_file()
+
+
+def test_what_a_checkpoint_has_left_is_removed_before_an_epoch_needs_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Store(tmp_path)
+    leftover = tmp_path / ".checkpoint-000001"
+    leftover.mkdir()
+    write_file = files.write_file
+
+    def write(path: Path, content: bytes) -> None:
+        if leftover.exists():
+            raise OSError(28, "No space left on device")
+        write_file(path, content)
+
+    monkeypatch.setattr(files, "write_file", write)
+    assert first.begin_epoch().number == 1
 
 
 @pytest.mark.usefixtures("unlocked")
