@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 import trainer_client as tc
 from ps_service.server import Server
+from ps_wire.connections.connection import Connection, Connector
 from tests.conftest import StartOwner
 from tests.owner_groups import OwnerGroup
 from tests.waiting import until
@@ -58,6 +60,39 @@ async def test_any_owner_of_the_group_can_be_asked(group: OwnerGroup) -> None:
     await group.enter("ps1")
     async with tc.connect("ps1", directory=first.server.address) as ps:
         assert ps.owners == ["ps1", "ps0"]
+
+
+async def test_one_that_is_asked_in_the_place_of_another_keeps_what_the_trainer_has_there(group: OwnerGroup) -> None:
+    one, other = await group.enter("ps0"), await group.enter("ps1")
+    async with tc.connect(directory=[each.server.address for each in (one, other)]) as ps:
+        assert ps.others.directory is ps.sessions["ps0"]
+        counter = await ps.create(COUNTER, 1, owner="ps1")
+        await one.server.stop()
+        await until(lambda: ps.sessions["ps0"].state == "disconnected")
+        assert await ps.find_owners() == ["directory", "ps0", "ps1"]
+        assert await counter.add(1) == 2
+        assert ps.sessions["ps1"].losses == 0
+
+
+async def test_one_that_answers_before_its_session_is_back_is_asked_in_that_session(group: OwnerGroup) -> None:
+    one = await group.enter("ps0")
+    addresses = [each.server.address for each in (group.keeper, one)]
+    async with tc.connect(directory=addresses) as ps:
+        counter = await ps.create(COUNTER, 1, owner="ps0")
+        plugged = asyncio.Event()
+        for name, session in ps.sessions.items():
+            session._connector.connect = partial(_connected_once, plugged, session._connector)  # type: ignore[method-assign]
+            group.agents[name].server.servicer.session_handlers.end_streams()
+        await until(lambda: all(session.state == "disconnected" for session in ps.sessions.values()))
+        assert await ps.others.asked() in ps.sessions.values()
+        plugged.set()
+        assert await counter.add(1) == 2
+        assert [session.losses for session in ps.sessions.values()] == [0, 0]
+
+
+async def _connected_once(plugged: asyncio.Event, connector: Connector) -> Connection:
+    await plugged.wait()
+    return await type(connector).connect(connector)
 
 
 async def test_owners_that_have_not_come_yet_are_waited_for(group: OwnerGroup) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
-from ps_wire.errors import NameConflictError, PsError, UnavailableError, UnknownNameError
+from ps_wire.errors import ClosedError, NameConflictError, PsError, UnavailableError, UnknownNameError
 from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
@@ -211,14 +211,20 @@ class OtherOwners:
         return self.directory is not None and self.directory.state == "connected"
 
     async def _ask_candidates(self) -> Session:
-        """The session with an owner that can be asked: opened with one of the candidates, unless that is known."""
+        """The session with an owner that can be asked: one that is connected, or else opened with a candidate."""
+        for each in self._sessions.values():
+            if each.state == "connected":
+                return each  # all of them were found in the group
         session = await self.open("", follows=True)
         known = self._sessions.get(session.owner)
         if known is None or known.state == "closed":
             self._sessions[session.owner] = session
             return session
         self._opened.remove(session)
+        # Without a goodbye, which would end what the owner keeps for the session that is known.
+        session.requests.end(ClosedError("there is another session with this owner"))
         await session.close()
+        known.try_now()
         return known
 
     def _following(self, owner: str, address: str) -> FollowingConnector:
