@@ -55,6 +55,9 @@ MAX_REPORTED_BYTES: Final = 64 * 1024
 PROTOCOL: Final = 2
 """Version of the protocol of a session, checked in the handshake."""
 
+GIVEN_UP: Final = "given up"
+"""In the place of the incarnation in a Hello: the trainer has given up the session that the owner may have of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

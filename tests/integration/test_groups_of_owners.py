@@ -229,6 +229,15 @@ async def test_a_directory_that_began_anew_and_was_given_up_is_asked_again() -> 
                 assert await ps.find_owners() == ["keeper", "ps1", "ps2"]
 
 
+async def test_a_session_that_is_opened_anew_continues_nothing_of_one_that_was_given_up(group: OwnerGroup) -> None:
+    async with tc.connect(directory=group.directory) as ps:
+        await ps.create(COUNTER, 1)
+        await ps.sessions["ps0"].give_up(tc.errors.UnavailableError("the network was out for too long"))
+        assert await ps.find_owners() == ["ps0", "ps10"]
+        assert await (await ps.create(COUNTER, 5)).add(1) == 6
+        assert len(group.keeper.engine.registry) == 1
+
+
 # What is refused
 
 

@@ -59,6 +59,8 @@ class OtherOwners:
         self._sessions = sessions
         self._dial = dial
         self._opened: list[Session] = []
+        # The names of all owners that there was a session with.
+        self._met: set[str] = set()
         self._opening: dict[str, asyncio.Task[Session]] = {}
         self._references: WeakValueDictionary[tuple[str, str], Reference] = WeakValueDictionary()
 
@@ -135,12 +137,14 @@ class OtherOwners:
         following = self._following(owner, address) if follows else None
         connector = following or self._dial(address)
         session = Session(connector, self._trainer, self._settings, self, owner)
+        session.begins_anew = owner in self._met
         try:
             await session.open()
         except BaseException:
             await session.close(fails=True)
             raise
         self._opened.append(session)
+        self._met.add(session.owner)
         if following is not None and not owner:
             following.find_with(partial(self._look_among_candidates, session.owner))
         return session

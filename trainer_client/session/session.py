@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ps_wire.errors import ClosedError, InvalidArgumentError, PsError, UnavailableError, to_message
-from ps_wire.limits import PROTOCOL
+from ps_wire.limits import GIVEN_UP, PROTOCOL
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure
 from ps_wire.runtime.latency import Latencies
@@ -62,7 +62,7 @@ class Session:
     and with it all references, and `restarts` how often it has restarted from an earlier state. It is draining if
     it is connected and the owner drains. `unread` has the failures of its requests that are not garbage yet, and
     `backwards` how long the backwards of calls take on the owner, by object and method. `is_watched` says whether
-    requests that this thread makes now stand in a profile or in a trace.
+    requests that this thread makes now stand in a profile or in a trace. `begins_anew`: an earlier one was given up.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Session:
         self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
         self.is_watched: Callable[[], bool] = is_profiled if settings.tracing is None else lambda: True
         self._expected = expected
+        self.begins_anew = False
         self._when_lost: Callable[[], None] = noop
         self.owner = ""
         self.settings = settings
@@ -297,7 +298,7 @@ class Session:
     # Events of the link
 
     def hello(self) -> Hello:
-        known = self._welcome.incarnation if self._welcome is not None else ""
+        known = self._welcome.incarnation if self._welcome is not None else GIVEN_UP if self.begins_anew else ""
         expected = self.owner or self._expected
         hello = Hello(
             protocol=PROTOCOL,
