@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from ps_wire.connections.frames import Packet
 from ps_wire.v1 import operations_pb2 as pb
 from ps_wire.v1.frames_pb2 import Frame, Goodbye, Request
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
-from tests.integration.support import HandMade, in_memory, serving
+from tests.integration.support import COUNTER, HandMade, in_memory, serving
 from tests.integration.wire_models import SlowToMake
 from tests.waiting import until
 from trainer_client.transport.in_process import MemoryConnector
@@ -147,6 +148,30 @@ async def test_a_stream_that_is_opened_while_its_session_ends_is_closed() -> Non
         assert (await second.receive()).HasField("welcome")
         assert await second.ended()
         assert len(owner.engine.sessions) == 0 and not owner.engine.budget._holdings
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_a_reference_of_a_session_that_was_lost_is_not_given_back_to_the_next(is_read: bool) -> None:
+    async with in_memory() as owner, tc.connect(owner.connector()) as other, tc.connect(owner.connector()) as ps:
+        shared = str(made := await other.create(COUNTER))
+        (session,) = ps.sessions.values()
+        attaching = ps.attach(shared)
+        await until(attaching.done)
+        old = [await attaching if is_read else attaching]
+        del attaching
+        owner.servicer.session_handlers.dismiss(owner.engine.sessions.open(ps.trainer))
+        await until(lambda: session.losses)
+        again = await ps.attach(shared)
+        (counter,) = owner.engine.registry.objects()
+        assert counter.references == 2
+        old.clear()
+        gc.collect()
+        del made
+        await other.status()
+        await until(lambda: counter.references < 2)
+        await ps.status()
+        assert counter.references == 1
+        assert await again.add(1) == 1  # type: ignore[attr-defined]
 
 
 async def test_a_client_is_closed_although_the_task_that_closes_it_is_cancelled(owner: Server) -> None:

@@ -36,7 +36,7 @@ class Reference:
         self._losses = session.losses
         self._restarts = session.restarts
         # At exit, the end of the session gives all references back at once.
-        weakref.finalize(self, session.release, object_id).atexit = False
+        weakref.finalize(self, session.release, object_id, session.losses).atexit = False
 
     @property
     def counts(self) -> bool:

@@ -43,6 +43,7 @@ class Sender(Protocol):
 
     loop: asyncio.AbstractEventLoop
     owner: str
+    losses: int
     settings: Settings
     unread: weakref.WeakSet[Failure]
 
@@ -52,8 +53,8 @@ class Sender(Protocol):
     def cancel(self, in_flight: InFlightRequest[Any]) -> None:
         """Nobody waits for a request any more."""
 
-    def release(self, object_id: str) -> None:
-        """Gives a reference back."""
+    def release(self, object_id: str, losses: int | None = None) -> None:
+        """Gives a reference back, if the session was not lost more often since."""
 
 
 class InFlightRequest(Pending[T]):
@@ -203,7 +204,7 @@ class Granting(Generic[T]):
     def __init__(self, session: Sender, object_ids: Sequence[str], held: Sequence[object], read: Read[T]) -> None:
         self._held = held
         self._read = read
-        self._finalizer = weakref.finalize(self, _give_back, session, list(object_ids))
+        self._finalizer = weakref.finalize(self, _give_back, session, list(object_ids), session.losses)
         self._finalizer.atexit = False
 
     def __call__(self, reply: Reply, payload: PayloadReader) -> T:
@@ -211,6 +212,6 @@ class Granting(Generic[T]):
         return self._read(reply, payload)
 
 
-def _give_back(session: Sender, object_ids: Sequence[str]) -> None:
+def _give_back(session: Sender, object_ids: Sequence[str], losses: int) -> None:
     for object_id in object_ids:
-        session.release(object_id)
+        session.release(object_id, losses)

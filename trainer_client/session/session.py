@@ -106,7 +106,7 @@ class Session:
         self.moved = self.moves.objects
         self.requests.redirect = self.moves.redirect
         # The objects of references to give back, and whether that has begun.
-        self._released: deque[str] = deque()
+        self._released: deque[tuple[str, int]] = deque()
         self._is_releasing = False
         forks.put_away_in_children(self)
 
@@ -220,11 +220,11 @@ class Session:
         """Gives up a request, and cancels it on the owner. May be called from any thread."""
         self._on_loop(self.requests.give_up, in_flight)
 
-    def release(self, object_id: str) -> None:
-        """Releases a reference soon. May be called from any thread, and by the garbage collector."""
+    def release(self, object_id: str, losses: int | None = None) -> None:
+        """Releases a reference soon; none from before a loss. For any thread, and for the garbage collector."""
         if forks.is_foreign(self.loop):
-            return  # the parent process has the handle, too, and gives the reference back
-        self._released.append(object_id)
+            return  # the parent process has the handle, too
+        self._released.append((object_id, self.losses if losses is None else losses))
         if not self._is_releasing:
             self._is_releasing = True
             # The loop may be closed; then the session has ended, and all its references were given back.
@@ -299,12 +299,11 @@ class Session:
 
     def hello(self) -> Hello:
         known = self._welcome.incarnation if self._welcome is not None else GIVEN_UP if self.begins_anew else ""
-        expected = self.owner or self._expected
         hello = Hello(
             protocol=PROTOCOL,
             trainer=self.trainer,
             incarnation=known,
-            owner=expected,
+            owner=self.owner or self._expected,
             process_id=os.getpid(),
             host_name=socket.gethostname()[:LONGEST_NAME],
             program=program_name(),
@@ -392,7 +391,8 @@ class Session:
     def _send_releases(self) -> None:
         # While the session is given up they stay, for the case that it opens again.
         self._is_releasing = self.requests.when_wanted is not None
-        object_ids = [] if self._is_releasing else [self._released.popleft() for _ in range(len(self._released))]
+        released = [] if self._is_releasing else [self._released.popleft() for _ in range(len(self._released))]
+        object_ids = [each for each, losses in released if losses == self.losses]
         if not object_ids:
             return
         frame = Frame(request=Request(release=ReleaseRequest(object_ids=object_ids)))
