@@ -238,6 +238,22 @@ async def test_a_session_that_is_opened_anew_continues_nothing_of_one_that_was_g
         assert len(group.keeper.engine.registry) == 1
 
 
+async def test_an_owner_that_has_refused_the_trainer_is_connected_again(
+    group: OwnerGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise tc.errors.UnauthenticatedError("its token was renewed too late")
+
+    async with tc.connect(directory=group.directory) as ps:
+        servicer = group.agents["ps10"].server.servicer
+        with monkeypatch.context() as patch:
+            patch.setattr(servicer, "_check", refuse)
+            servicer.session_handlers.open(ps.trainer).stream.greeted()
+            await until(lambda: ps.sessions["ps10"].state == "closed")
+        assert await ps.find_owners() == ["ps0", "ps10"]
+        assert await (await ps.create(COUNTER, 1, owner="ps10")).add(1) == 2
+
+
 # What is refused
 
 

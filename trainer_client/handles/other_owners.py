@@ -191,8 +191,7 @@ class OtherOwners:
         if not address and self.directory is not None and self.directory.state != "connected":
             address = self.addresses.get(owner, "")
         known = self._sessions.get(owner)
-        if known is not None and known.follows:
-            known.requests.reopen()
+        if known is not None and known.follows and (known.state != "closed" or known.requests.reopen()):
             await known.settled()
             return known
         if not address and self.candidates is not None and not self._has_directory:
