@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ps_service.passes.calls import SMALL_INLINE_BYTES
 from ps_service.requests import fields, offers, reported_values, steps
+from ps_service.requests.needs import NEEDS
 from ps_service.requests.progress import Progress
 from ps_service.training import pulls, pushes
 from ps_service.training.optimizers import HostedOptimizer, optimizer_of
@@ -36,6 +37,9 @@ def pull(ctx: RequestContext, request: pb.PullRequest, reply: pb.PullReply) -> N
 
 def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> None:
     """Steps with the gradients of a replica, or offers them to a round. Then copies what the replica lacks."""
+    if ctx.asker is not None and request.HasField("pull"):
+        # Before anything steps: the answer brings what a pull does.
+        ctx.engine.access.check(ctx.asker.identity, NEEDS["pull"])
     hosted = ctx.find(request.target)
     optimizer = optimizer_of(ctx.engine.registry.find(Ref.from_message(request.optimizer)))
     if ctx.progress is not None and ctx.progress.pushed is not None:

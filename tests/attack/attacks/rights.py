@@ -66,6 +66,9 @@ async def read_in_bulk(at: Scene) -> None:
         for request in (
             Request(state=pb.StateRequest(target=target)),
             Request(pull=pb.PullRequest()),
+            Request(
+                push=pb.PushRequest(target=made.ref.to_message(), optimizer=sgd.to_message(), pull=pb.PullRequest())
+            ),
             Request(load_state=pb.LoadStateRequest(target=target)),
         ):
             at.denied(await at.ask(stream, request), request)

@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+import torch
 from torch import nn
 
 import trainer_client as tc
@@ -90,6 +91,26 @@ async def test_an_admin_of_a_namespace_is_none_of_the_owner(identities: Identiti
             await sam.delete("counter")
         stream = await stream_of(server, identities, "admin")
         assert (await asked(stream, 1, Request(sessions=pb.SessionsRequest()))).sessions.owner == "ps0"
+
+
+async def test_the_answer_of_a_push_brings_states_to_the_role_bulk_alone(
+    guarded: Server, identities: Identities
+) -> None:
+    identities.add("copier", "trainer", "bulk")
+    guarded.engine.access.look()
+    for name, may in (("trainer", False), ("copier", True)):
+        async with identities.connect(guarded, name) as ps:
+            net = await ps.module(nn.Linear, 2, 1)
+            opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+            ref = opt.remotes["ps0"].handle.ref
+            push = pb.PushRequest(target=net.ref.to_message(), optimizer=ref.to_message(), pull=pb.PullRequest())
+            push.gradients.list.SetInParent()
+            push.pull.reads = pb.READS_CONSISTENT
+            stream = await stream_of(guarded, identities, name)
+            reply = await asked(stream, 1, Request(push=push))
+            assert (reply.error.code == ErrorCode.ERROR_PERMISSION_DENIED) is not may, reply
+            assert len(reply.push.pull.positions) == (2 if may else 0)
+            await stream.connection.close()
 
 
 async def test_only_owners_say_that_others_wait_for_their_requests(guarded: Server, identities: Identities) -> None:
