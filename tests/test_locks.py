@@ -71,7 +71,6 @@ PLAIN = {
     "trainer_client/rpc/agent.py": SHORT,
     "trainer_client/rpc/completions.py": NO_WORK,
     "trainer_client/rpc/futures.py": SHORT,
-    "trainer_client/rpc/rendezvous.py": SHORT,
     "trainer_client/rpc/joining.py": NO_THREAD,
 }
 """Files that make locks of the standard library, and why that is all right. Anything else takes a `ReportingLock`."""

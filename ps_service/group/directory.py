@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ps_service.group.formation import Formation, MemberEntry
 from ps_service.group.lineage import NO_LINEAGE, Lineage
-from ps_service.group.rendezvous import Departures, Presence, Rendezvous, RendezvousResult
+from ps_service.group.rendezvous import Arrival, Departures, Presence, Rendezvous, RendezvousResult
 from ps_wire.errors import (
     MIXED_GROUPS,
     SESSION_ENDED,
@@ -82,7 +82,8 @@ class Directory:
         self._last: dict[str, MemberEntry] = {}
         # Is told of each member that a later start of its state has replaced, and of that one.
         self.when_replaced: Callable[[MemberEntry, MemberEntry], object] | None = None
-        self._rendezvous: dict[str, Rendezvous] = {}
+        # In the order in which they began.
+        self._rendezvous: list[Rendezvous] = []
         self._departures = Departures()
         self._waits: list[Wait] = []
         self._closed = ""
@@ -198,7 +199,7 @@ class Directory:
         def all_told() -> bool | None:
             if self._formation is not None and not self._formation.all_told(session):
                 return None
-            return None if any(each.complete for each in self._rendezvous.values()) else True
+            return None if any(each.complete for each in self._rendezvous) else True
 
         return self._wait(all_told, lambda: False)
 
@@ -210,9 +211,9 @@ class Directory:
             for entry in [entry for entry in self._entries.values() if entry.session == session]:
                 del self._entries[entry.name]
                 self._departures.left(entry.name, lost)
-            for key, rendezvous in list(self._rendezvous.items()):
+            for rendezvous in list(self._rendezvous):
                 rendezvous.lose(session)
-                self._drop(key, rendezvous)
+                self._drop(rendezvous)
             self._check_waits()
 
     @staticmethod
@@ -269,16 +270,20 @@ class Directory:
         *,
         leaving: bool = False,
         stays: bool = False,
+        number: int = 0,
     ) -> Wait:
         """Waits until all named members have arrived. The result is a `RendezvousResult`, which names who is missing.
 
-        A key can be used again once all waits are over. A member that asks again gives `SAME` as its value. For those
-        that are `leaving`, who has left is not missing. One that `stays` has still arrived when the wait expires.
-        Raises `InvalidArgumentError` if the members do not name the same, or `SessionLostError`.
+        There may be several with the same key. An arrival belongs to the first that is not complete and has no other of
+        this session; if there is none, it begins another. Its `number` is another for each arrival of the session. A
+        member that asks again gives the same number, and `SAME` as its value. For those that are `leaving`, who has
+        left is not missing. One that `stays` has still arrived when the wait expires. Raises `InvalidArgumentError` if
+        the members do not name the same, or `SessionLostError`.
         """
+        arrival = Arrival(session, number)
         with self._lock:
             self._check_session(session)
-            rendezvous = self._rendezvous.get(key) or Rendezvous(names, leaving, self._presence)
+            rendezvous = self._found(key, name, arrival) or Rendezvous(key, names, leaving, self._presence)
             if name not in names:
                 raise InvalidArgumentError(
                     f"member {name!r} is not among the members of its rendezvous {key!r}: {', '.join(names)}"
@@ -288,8 +293,9 @@ class Directory:
                     f"member {name!r} names {', '.join(names)} for the rendezvous {key!r}, but others wait there for "
                     f"{', '.join(rendezvous.names)}; all members have to give the same names in the same order"
                 )
-            self._rendezvous[key] = rendezvous
-            rendezvous.arrive(name, session, value)
+            if rendezvous not in self._rendezvous:
+                self._rendezvous.append(rendezvous)
+            rendezvous.arrive(name, arrival, value)
             if leaving and rendezvous.complete and self._formation is not None:
                 self._formation.end(names)
 
@@ -299,9 +305,8 @@ class Directory:
                     raise UnavailableError(self._closed)
                 return found
 
-            on_expiry = rendezvous.look if stays else rendezvous.withdraw
-            wait = self._wait(result, lambda: on_expiry(name))
-            wait.future.add_done_callback(lambda future: self._depart(key, rendezvous, name, future, stays))
+            wait = self._wait(result, lambda: rendezvous.look(name) if stays else rendezvous.withdraw(name, arrival))
+            wait.future.add_done_callback(lambda future: self._depart(rendezvous, name, arrival, future, stays))
             return wait
 
     def close(self, why: str) -> None:
@@ -335,16 +340,24 @@ class Directory:
         if known is None or known.session != entry.session:
             self._departures.came(entry.name)
 
-    def _depart(self, key: str, rendezvous: Rendezvous, name: str, wait: Future[Any], stays: bool) -> None:
+    def _found(self, key: str, name: str, arrival: Arrival) -> Rendezvous | None:
+        """The rendezvous at which a member has arrived, or else the first that it can arrive at, if there is one."""
+        known = [each for each in self._rendezvous if each.key == key]
+        arrived = (each for each in known if each.has(name, arrival))
+        return next(arrived, None) or next((each for each in known if each.takes(name, arrival)), None)
+
+    def _depart(self, rendezvous: Rendezvous, name: str, arrival: Arrival, wait: Future[Any], stays: bool) -> None:
         """The wait of a member is over; it asks again if it stays and others are missing."""
         with self._lock:
-            if not (stays and wait.exception() is None and wait.result().missing):
-                rendezvous.depart(name)
-            self._drop(key, rendezvous)
+            if wait.exception() is not None:
+                rendezvous.fail(name, arrival)
+            elif not (stays and wait.result().missing):
+                rendezvous.depart(name, arrival)
+            self._drop(rendezvous)
 
-    def _drop(self, key: str, rendezvous: Rendezvous) -> None:
-        if rendezvous.over and self._rendezvous.get(key) is rendezvous:
-            del self._rendezvous[key]
+    def _drop(self, rendezvous: Rendezvous) -> None:
+        if rendezvous.over and rendezvous in self._rendezvous:
+            self._rendezvous.remove(rendezvous)
             self._check_waits()
 
     def _wait(self, condition: Callable[[], Any], on_expiry: Callable[[], Any]) -> Wait:

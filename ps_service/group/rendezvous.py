@@ -56,6 +56,13 @@ class Departures:
         return departure if departure is not None and since is not None and departure.moment > since else None
 
 
+class Arrival(NamedTuple):
+    """An arrival of a member: the session that it came from, and its number there. It keeps it when it asks again."""
+
+    session: bytes
+    number: int = 0
+
+
 class Presence(NamedTuple):
     """Where another member is, as one that waits for it sees it: whether it is there, or left since that one came."""
 
@@ -70,30 +77,51 @@ class Rendezvous:
     In one for members that leave, one that has left is not missing. `presence(name, seen_by)` tells where one is.
     """
 
-    def __init__(self, names: tuple[str, ...], leaving: bool, presence: Callable[[str, str], Presence]) -> None:
+    def __init__(
+        self, key: str, names: tuple[str, ...], leaving: bool, presence: Callable[[str, str], Presence]
+    ) -> None:
+        self.key = key
         self.names = names
-        self.sessions: dict[str, bytes] = {}
+        self._arrivals: dict[str, Arrival] = {}
         self.values: dict[str, Any] = {}
         self._leaving = leaving
         self._presence = presence
         self._departed: set[str] = set()
 
-    def arrive(self, name: str, session: bytes, value: Any) -> None:
+    def has(self, name: str, arrival: Arrival) -> bool:
+        """Whether this is the arrival of a member here."""
+        return self._arrivals.get(name) == arrival
+
+    def takes(self, name: str, arrival: Arrival) -> bool:
+        """Whether a member that has not arrived can arrive. It takes the place of what an earlier run of it left."""
+        known = self._arrivals.get(name)
+        return not self.complete and (known is None or known.session != arrival.session)
+
+    def arrive(self, name: str, arrival: Arrival, value: Any) -> None:
         """A member arrives; or it asks again, with `SAME`, and is still missing if its value is not known."""
         if value is not SAME:
             self.values[name] = value
-        self.sessions[name] = session
+        elif not self.has(name, arrival):
+            self.values.pop(name, None)  # it is that of an earlier run
+        self._arrivals[name] = arrival
         self._departed.discard(name)
 
     def lose(self, session: bytes) -> None:
-        """A session has ended. Its member has to arrive again."""
-        for name in [name for name, of in self.sessions.items() if of == session]:
-            self.values.pop(name, None)
+        """A session has ended. Its member has to arrive again, unless all had arrived."""
+        for name, arrival in list(self._arrivals.items()):
+            if arrival.session == session:
+                self.depart(name, arrival)
+                self._remove(name, arrival)
+
+    def depart(self, name: str, arrival: Arrival) -> None:
+        """A member does not wait any longer."""
+        if self.has(name, arrival):
             self._departed.add(name)
 
-    def depart(self, name: str) -> None:
-        """A member does not wait any longer."""
-        self._departed.add(name)
+    def fail(self, name: str, arrival: Arrival) -> None:
+        """A member got an error and does not wait any longer. It has to arrive again."""
+        self.depart(name, arrival)
+        self._remove(name, arrival)
 
     @property
     def over(self) -> bool:
@@ -126,11 +154,16 @@ class Rendezvous:
             {},
         )
 
-    def withdraw(self, name: str) -> RendezvousResult:
+    def withdraw(self, name: str, arrival: Arrival) -> RendezvousResult:
         """Removes a member whose time is over; it has to arrive again."""
         result = self.look(name)
-        self.values.pop(name, None)
+        self._remove(name, arrival)
         return result
+
+    def _remove(self, name: str, arrival: Arrival) -> None:
+        if self.has(name, arrival) and not self.complete:
+            del self._arrivals[name]
+            self.values.pop(name, None)
 
     def _missing(self, name: str) -> dict[str, Presence]:
         found = {other: self._presence(other, name) for other in self.names if other not in self.values}

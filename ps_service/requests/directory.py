@@ -81,6 +81,7 @@ def rendezvous(ctx: RequestContext, request: pb.RendezvousRequest, reply: pb.Ren
         SAME if request.again else value,
         leaving=request.leaving,
         stays=request.stays,
+        number=request.arrival,
     )
 
     def finish(result: RendezvousResult) -> None:

@@ -1021,7 +1021,7 @@ class MembersReply(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class RendezvousRequest(_message.Message):
-    __slots__ = ("key", "name", "names", "wait_seconds", "value", "stays", "again", "leaving")
+    __slots__ = ("key", "name", "names", "wait_seconds", "value", "stays", "again", "arrival", "leaving")
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -1029,6 +1029,7 @@ class RendezvousRequest(_message.Message):
     VALUE_FIELD_NUMBER: _ClassVar[int]
     STAYS_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     key: str
     name: str
@@ -1037,8 +1038,9 @@ class RendezvousRequest(_message.Message):
     value: _values_pb2.Value
     stays: bool
     again: bool
+    arrival: int
     leaving: bool
-    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., wait_seconds: _Optional[float] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., stays: bool = ..., again: bool = ..., leaving: bool = ...) -> None: ...
+    def __init__(self, key: _Optional[str] = ..., name: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., wait_seconds: _Optional[float] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., stays: bool = ..., again: bool = ..., arrival: _Optional[int] = ..., leaving: bool = ...) -> None: ...
 
 class RendezvousReply(_message.Message):
     __slots__ = ("missing", "absent", "names", "values")

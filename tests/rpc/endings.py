@@ -117,6 +117,25 @@ def keeper_leaves(rank: int, size: int) -> None:
     leave(rank)
 
 
+def joins_again(rank: int, size: int) -> None:
+    """A member leaves after a barrier and joins again; then both meet once more."""
+    both = ["worker0", "again"]
+    if rank == 0:
+        rpc.init_rpc("worker0", directory="self")
+        groups.publish_directory(0)
+        rpc.barrier(both, timeout=SECONDS)
+        wait_for_news(1)
+    else:
+        rpc.init_rpc("again", directory=groups.published_directory())
+        rpc.barrier(both, timeout=SECONDS)
+        rpc.shutdown(graceful=False)
+        rpc.init_rpc("again", directory=groups.published_directory())
+        news(1)
+    rpc.barrier(both, timeout=SECONDS)
+    tell(rank, sorted(rpc.all_gather(rank, both, timeout=SECONDS).items()))
+    rpc.shutdown(group=both, timeout=SECONDS)
+
+
 def never_there(rank: int, size: int) -> None:
     """A member of an open group waits for one that never joins."""
     rpc.init_rpc("worker0", directory="self", join_timeout=1.0)

@@ -13,7 +13,7 @@ LOST = "UnavailableError shutdown: worker1 was lost: its connection broke, and i
 
 
 ALONE = ("never_there", "calls_one_that_never_joins")
-IN_TWOS = ("calls_before_the_other_joins", "calls_one_that_has_left")
+IN_TWOS = ("calls_before_the_other_joins", "calls_one_that_has_left", "joins_again")
 IN_THREES = ("others_leave", "keeper_leaves")
 
 
@@ -49,6 +49,10 @@ def test_members_that_have_left_are_not_waited_for(run: Run) -> None:
 def test_the_directory_leaves_while_others_wait(run: Run) -> None:
     gone = "UnavailableError shutdown: worker0, which kept the directory, has left the group"
     assert run("keeper_leaves", 3) == ["0 left at once", f"1 {gone}", f"2 {gone}"]
+
+
+def test_a_member_that_has_joined_again_meets_the_others(run: Run) -> None:
+    assert run("joins_again", 2) == [f"{rank} [('again', 1), ('worker0', 0)]" for rank in (0, 1)]
 
 
 def test_a_member_that_never_joins_is_not_waited_for_without_end(run: Run) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import itertools
 import logging
 import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -88,7 +88,7 @@ class Agent:
         self.keeps_directory = True
         self.address = address or server.address
         self._outstanding: weakref.WeakSet[Pending[Any]] = weakref.WeakSet()
-        self.rendezvous_counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
+        self.arrivals = itertools.count(1)
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerInfo] = {}
         self.unary = UnaryRequests(settings.tls, token=settings.token)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from trainer_client.rpc.agent import Agent
 
 Answer = tuple[RendezvousReply, PayloadReader]
-
-_lock = threading.Lock()
 
 
 def chosen(agent: Agent, names: Iterable[str] | None) -> tuple[str, ...] | None:
@@ -44,18 +41,16 @@ def meet(
     deadline without a limit is one only for members that are there. If the members leave, those that have left are not
     waited for. Raises `DeadlineExceededError` with the names of the missing ones, and `UnavailableError` if a member is
     lost or has left, or the directory is."""
-    counted = (what, names)
-    with _lock:
-        agent.rendezvous_counts[counted] += 1
-        key = f"{what} {agent.rendezvous_counts[counted]} of {' '.join(names)}"
-    request = RendezvousRequest(key=key, name=agent.name, names=names, leaving=leaving)
+    request = RendezvousRequest(
+        # The directory counts how often they have met: a member that has joined again does not know.
+        key=f"{what} of {' '.join(names)}",
+        name=agent.name,
+        names=names,
+        leaving=leaving,
+        arrival=next(agent.arrivals),
+    )
     arrival = Arrival(agent, what, request, value, deadline)
-    try:
-        reply, answer = Pending.run(agent.loop, arrival.complete()).wait()
-    except BaseException:
-        with _lock:
-            agent.rendezvous_counts[counted] -= 1  # the next attempt uses the same key
-        raise
+    reply, answer = Pending.run(agent.loop, arrival.complete()).wait()
     return dict(zip(reply.names, Decoder(answer).decode(reply.values), strict=True))
 
 

@@ -150,6 +150,63 @@ def test_a_member_that_stays_no_longer_has_to_arrive_again(directory: Directory)
     assert not directory.rendezvous(BERT, "start", "bert", BOTH, 2).future.done()
 
 
+def test_each_arrival_of_a_member_belongs_to_another_rendezvous_of_a_key(directory: Directory) -> None:
+    first = directory.rendezvous(ANNA, "start", "anna", BOTH, 1, stays=True, number=1)
+    second = directory.rendezvous(ANNA, "start", "anna", BOTH, 2, stays=True, number=2)
+    first.expire()
+    again = directory.rendezvous(ANNA, "start", "anna", BOTH, SAME, stays=True, number=1).future
+    assert directory.rendezvous(BERT, "start", "bert", BOTH, 3, number=7).future.result(0).values["anna"] == 1
+    assert again.done() and not second.future.done()
+    assert directory.rendezvous(BERT, "start", "bert", BOTH, 4, number=8).future.result(0).values["anna"] == 2
+    assert second.future.result(0).values == {"anna": 2, "bert": 4}
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_a_later_run_of_a_member_arrives_where_others_wait(
+    directory: Directory, away: set[bytes], has_left: bool
+) -> None:
+    three = (*BOTH, "carl")
+    directory.rendezvous(BERT, "start", "bert", three, 0, stays=True, number=5)
+    waiting = directory.rendezvous(ANNA, "start", "anna", three, 1, stays=True, number=9).future
+    away.add(BERT)
+    if has_left:
+        directory.leave(BERT)
+        with pytest.raises(UnavailableError, match="bert has left"):
+            waiting.result(0)
+    directory.enter(AGAIN, "bert", "there:1")
+    if has_left:
+        waiting = directory.rendezvous(ANNA, "start", "anna", three, 1, stays=True, number=10).future
+    directory.enter(b"d" * 16, "carl", "there:2")
+    later = directory.rendezvous(AGAIN, "start", "bert", three, 2, stays=True, number=1).future
+    directory.rendezvous(b"d" * 16, "start", "carl", three, 3, number=1)
+    directory.leave(BERT)
+    assert waiting.result(0) == later.result(0) == ([], [], {"anna": 1, "bert": 2, "carl": 3})
+    assert not directory._rendezvous
+
+
+def test_a_rendezvous_that_was_complete_stays_so_when_a_member_leaves(directory: Directory) -> None:
+    directory.rendezvous(ANNA, "start", "anna", BOTH, 1, stays=True, number=1).expire()
+    directory.rendezvous(BERT, "start", "bert", BOTH, 2, stays=True, number=1)
+    directory.leave(BERT)
+    asked = directory.rendezvous(ANNA, "start", "anna", BOTH, SAME, stays=True, number=1).future
+    assert asked.result(0).values == {"anna": 1, "bert": 2}
+
+
+def test_one_whose_wait_failed_is_not_met_by_those_that_come_later(directory: Directory) -> None:
+    three = (*BOTH, "carl")
+    directory.enter(AGAIN, "carl", "there:2")
+    directory.rendezvous(AGAIN, "start", "carl", three, 1, stays=True, number=1).expire()
+    failed = directory.rendezvous(ANNA, "start", "anna", three, 1, stays=True, number=1).future
+    directory.leave(BERT)
+    assert failed.exception(0) is not None
+    directory.enter(BERT, "bert", "there:1")
+    asked = directory.rendezvous(AGAIN, "start", "carl", three, SAME, stays=True, number=1).future
+    directory.rendezvous(BERT, "start", "bert", three, 2, stays=True, number=1)
+    assert not asked.done()
+    directory.rendezvous(ANNA, "start", "anna", three, 3, stays=True, number=2)
+    assert asked.result(0).values == {"carl": 1, "bert": 2, "anna": 3}
+
+
 @pytest.mark.parametrize(("lost", "why"), [(True, "bert was lost: its connection broke"), (False, "bert has left")])
 def test_a_member_that_is_gone_is_not_waited_for(directory: Directory, lost: bool, why: str) -> None:
     waiting = directory.rendezvous(ANNA, "start", "anna", BOTH, 1).future
