@@ -117,23 +117,23 @@ _is_settled: Final = attrgetter("settled")
 
 
 def tell_end(id: ContextMessage, sessions: Sequence[Session], over: tuple[int, Sequence[int]] = (0, ())) -> None:
-    """Tells owners that a pass has ended, and others; see `Context.end`. Does not wait for them."""
+    """Tells owners that a pass has ended, and others; see `Context.end`. Does not wait for them. It does so also in a
+    call that was given up: the requests belong to none."""
     for session in sessions:
         frame = Frame()
         request = frame.request.end_context
         request.context.CopyFrom(id)
         request.all_before, but = over
         request.but.extend(but)
-        session.submit(frame, None, noop)
+        contextvars.Context().run(session.submit, frame, None, noop)
 
 
 def end_freed(loop: asyncio.AbstractEventLoop, id: ContextMessage, sessions: Mapping[str, Session]) -> None:
     """The same for a pass that was freed before its end. May be called by the garbage collector, in any thread."""
     if sessions and not forks.is_foreign(loop):
-        # The loop may be closed; then the sessions have ended, and the pass with them. The request must not get the
-        # scope of whatever runs here.
+        # The loop may be closed; then the sessions have ended, and the pass with them.
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell_end, id, list(sessions.values()), context=contextvars.Context())
+            loop.call_soon_threadsafe(tell_end, id, list(sessions.values()))
 
 
 async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], work: Coroutine[Any, Any, T]) -> T:

@@ -9,6 +9,7 @@ import torch
 
 from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
 from ps_wire.refs import ContextId, Ref, new_object_id
+from ps_wire.runtime.scopes import Scope, current_scope
 from ps_wire.v1.frames_pb2 import Reply
 from tests.trainer_client.scripted_owner import Stream, encoded, look_up, opened, reconnected
 from tests.trainer_client.scripted_passes import carry_back, give, leaf, new_context, posted, recorded
@@ -52,6 +53,21 @@ async def test_a_context_is_used_once() -> None:
         pass
     with pytest.raises(ContextEndedError):
         context.enter()
+
+
+async def test_the_end_is_told_although_the_call_around_it_was_given_up() -> None:
+    async with opened() as (session, stream, _):
+        scope = Scope(depth=2)
+        token = current_scope.set(scope)
+        with new_context() as context:
+            recorded(context, session)
+            scope.cancel()
+        current_scope.reset(token)
+        request = (await stream.request()).request
+        assert request.HasField("end_context") and request.depth == 0
+        later = look_up(session, "x")
+        assert (await stream.frame()).request.WhichOneof("operation") == "lookup", "the end was cancelled"
+        later.cancel()
 
 
 async def test_the_end_is_told_to_every_owner_that_took_part() -> None:
