@@ -107,6 +107,13 @@ def after_shutdown(rank: int, size: int) -> None:
         tell(rank, "in no group" if "in no group" in str(error) else error)
 
 
+def result_after_shutdown(rank: int, size: int) -> None:
+    join(rank, size)
+    future = rpc.rpc_async(f"worker{(rank + 1) % size}", torch.unbind, args=(torch.arange(2),))
+    rpc.shutdown(timeout=20)
+    tell(rank, [each.item() for each in future.wait()], future.value() is future.wait())
+
+
 def rref_after_shutdown(rank: int, size: int) -> None:
     join(rank, size)
     rref = rpc.remote(f"worker{(rank + 1) % size}", torch.add, args=(torch.ones(2), 1))

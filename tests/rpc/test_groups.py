@@ -167,7 +167,8 @@ def test_tensorpipe_options_throw_on_timedelta_timeout() -> None:
 
 ALONE = ("alone", "alone_sparse", "threads", "timeout", "no_group")
 IN_TWOS = (
-    *("ring_twice_sparse", "after_shutdown", "rref_after_shutdown", "local_shutdown", "local_shutdown_with_rpc"),
+    *("ring_twice_sparse", "after_shutdown", "result_after_shutdown", "rref_after_shutdown"),
+    *("local_shutdown", "local_shutdown_with_rpc"),
     *("shutdown_timeout", "shutdown_while_called", "duplicate", "late", "before_the_directory"),
     *("process_group first", "process_group second"),
 )
@@ -209,6 +210,10 @@ def test_graceful_shutdown_with_uneven_workload(run: Run) -> None:
 
 def test_shutdown_followed_by_rpc(run: Run) -> None:
     assert run("after_shutdown", 2) == ["0 in no group", "1 in no group"]
+
+
+def test_a_result_is_there_after_shutdown(run: Run) -> None:
+    assert run("result_after_shutdown", 2) == ["0 [0, 1] True", "1 [0, 1] True"]
 
 
 def test_use_rref_after_shutdown(run: Run) -> None:

@@ -36,7 +36,7 @@ class Future(torch.futures.Future[T]):
 
     Args:
         pending: The call; without it, the result is set with `set_result` or `set_exception`.
-        convert: Converts the result of `pending`, in the thread that waits.
+        convert: Converts the result of `pending`, once, in the first thread that reads it.
         devices: The devices of tensors in a result that is set; as in torch.
     """
 
@@ -49,6 +49,8 @@ class Future(torch.futures.Future[T]):
     ) -> None:
         torch._C.Future.__init__(self, [torch.device(each) for each in devices] if devices else [])
         self._convert = convert
+        # The converted result, once it was read.
+        self._kept: list[T] = []
         self._own = pending is None
         self._once = threading.Lock()
         # Run in this order; None once they have begun.
@@ -192,7 +194,12 @@ class Future(torch.futures.Future[T]):
         self._complete()
 
     def _converted(self, result: Any) -> T:
-        return cast("T", result) if self._convert is None else self._convert(result)
+        if self._convert is None:
+            return cast("T", result)
+        with self._lock:
+            if not self._kept:
+                self._kept.append(self._convert(result))
+            return self._kept[0]
 
     # The future of torch's C++ part
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any
 
@@ -264,15 +265,16 @@ def _made(pending: Pending[Handle], seconds: float | None) -> Handle:
 
 
 def future_of(pending: Pending[Any]) -> Future[Any]:
-    """A future for a call, which a member waits for when it leaves."""
-    return Future(agent().outstanding(pending), wrapped)
+    """A future for a call, which a member waits for when it leaves. Its result can be read afterwards, too."""
+    return Future(agent().outstanding(pending), partial(_placed, place=agent().placement.place))
 
 
 def wrapped(value: Any) -> Any:
     """Replaces the client's handles in a result by references, and places tensors by the device maps."""
-    if value is None:
-        return None
-    place = agent().placement.place
+    return None if value is None else _placed(value, agent().placement.place)
+
+
+def _placed(value: Any, place: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return place(value) if isinstance(value, torch.Tensor) else _wrapped(value, once(place))
 
 
