@@ -64,6 +64,8 @@ def left_out(
     optimizer: HostedOptimizer, hosted: HostedObject, positions: Sequence[int], made: Contribution
 ) -> list[int]:
     """Those of the pushed positions whose gradients are not in the contribution that was made of them."""
+    if sum(each is not None for each in made.gradients) == len(positions):
+        return []
     pairs = zip(optimizer.parameters, made.gradients, strict=True)
     taken = {id(parameter) for parameter, gradient in pairs if gradient is not None}
     parameters = [*hosted.parameters.values()]
