@@ -74,6 +74,10 @@ class Stepping(ABC):
         """The part on an owner that counts values."""
 
     @abstractmethod
+    def confirm_here(self, context: Any) -> None:
+        """Raises `ContextLostError` if an owner has lost the pass, and parts have left that owner since. Blocks."""
+
+    @abstractmethod
     def check_local_part(self, context: Any) -> None:
         """Raises the error that the step of parameters of this process would raise before it changes anything."""
 
@@ -287,6 +291,7 @@ class Closing:
         """Has all owners check the gradients, and those with a log keep them, in a thread that may wait. Returns true;
         raises what the first step would raise before it changes anything."""
         for optimizer in self._optimizers:
+            optimizer.confirm_here(self._context)
             optimizer.check_local_part(self._context)
         of_owners: dict[Session, dict[str, Any]] = {}
         for part in chain.from_iterable(optimizer.remote_parts for optimizer in self._optimizers):

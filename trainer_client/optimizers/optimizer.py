@@ -11,37 +11,34 @@ from weakref import WeakSet
 
 import torch
 
-from ps_wire import policies
-from ps_wire.codec.values import Encoder
 from ps_wire.refs import ContextId
 from ps_wire.reported import Reductions, Report, Reported, Values, reported
 from ps_wire.runtime.failures import Origin
 from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
-from ps_wire.v1.values_pb2 import Value
 from trainer_client.contexts.moved_rows import following_here
 from trainer_client.handles import hints
 from trainer_client.optimizers.followed_steps import FollowedStep
+from trainer_client.optimizers.policy_changes import PolicyChanges
 from trainer_client.optimizers.replies import Answered, answered, joined, stepped, stepped_beside
 from trainer_client.optimizers.results import all_here, all_of
-from trainer_client.optimizers.rounds import Rounds, begun
 from trainer_client.optimizers.scaling import Scaled, Work
 from trainer_client.optimizers.states import OptimizerParts
 from trainer_client.pending import Joined, Pending
 from trainer_client.session.step_mistakes import warn_of_another, without_context
 
 if TYPE_CHECKING:
-    from ps_wire.policies import Policy
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.layout import Layout
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, Sent, Then
+    from trainer_client.optimizers.rounds import Rounds
     from trainer_client.session.in_flight import InFlightRequest
     from trainer_client.session.stepped import Stepped
 
 NO_VALUES: Final[Mapping[str, Reported]] = {}
 
 
-class DistributedOptimizer(OptimizerParts):
+class DistributedOptimizer(PolicyChanges, OptimizerParts):
     """One optimizer over parameters on any number of owners and in this process.
 
     Its part on each owner is one optimizer, which all trainers share; the state is where the parameters are. Made by
@@ -79,9 +76,12 @@ class DistributedOptimizer(OptimizerParts):
 
     def take_parts(self, made: DistributedOptimizer) -> None:
         """Has the parts of another optimizer, over the same parameters, which have other owners now."""
-        policy, scaled, used_by, everywhere = self.policy, self.scaled, self.used_by, self.everywhere
+        before, used_by = self.parts, self.used_by
+        kept = self.policy, self.scaled, self.everywhere, self.left
         DistributedOptimizer.__init__(self, made.remotes, made.local, made._layout, made.refuses, made._rounds)
-        self.policy, self.scaled, self.used_by, self.everywhere = policy, scaled, used_by, everywhere
+        self.policy, self.scaled, self.everywhere, self.left = kept
+        self.used_by = used_by
+        self.left.change(before, self.parts)
         for each in used_by:
             each.look_at_parts()
 
@@ -144,21 +144,24 @@ class DistributedOptimizer(OptimizerParts):
         sent = self.report(values, reduce)
         if scaler is not None and not scaler.is_enabled():
             scaler = None
-        if not context.unfinished:
+        later = partial(self._step_later, context, scaler, sent)
+        if context in self.left:
+            stepping = context.behind_backwards(later())
+        elif not context.unfinished:
             stepping = self._step(context, scaler, sent)
         elif self._only is not None and scaler is None and (sent_before := context.sent_to(self._only.session)):
             stepping = self._step(context, None, sent, sent_before)
         else:
-
-            async def later() -> Any:
-                return await self._step(context, scaler, sent)
-
             stepping = context.behind_backwards(later())
         if self.follow is not None:
-            stepping = FollowedStep(self._loop, stepping, self.follow, lambda: self._step(context, scaler, sent))
+            stepping = FollowedStep(self._loop, stepping, self.follow, later)
         stepping.origin = Origin(self, "step", context.failures)
         context.steps[self] = stepping
         return context.waits_for(stepping)
+
+    async def _step_later(self, context: Context, *how: Any) -> Any:
+        await self.left.confirm(context)
+        return await self._step(context, *how)
 
     def _step(
         self,
@@ -188,11 +191,6 @@ class DistributedOptimizer(OptimizerParts):
         return reported(values, reduce)
 
     # As one of several that step together
-
-    @property
-    def has_rounds(self) -> bool:
-        """Whether it has rounds over several owners, as far as this client knows."""
-        return self._rounds is not None
 
     def step_accepted(self, context: Context, values: Mapping[str, Reported] = NO_VALUES) -> Pending[Stepped]:
         """Like `step`, once all owners have accepted the gradients and values, and all backwards have ended."""
@@ -253,6 +251,7 @@ class DistributedOptimizer(OptimizerParts):
         sent = self.report(values, reduce)
         if scaler is not None and scaler.is_enabled():
             self.check_pass(context)
+            self.left.confirm_here(context)
             made = self.scaled.step_unless_infinite(self._work(context, scaler, sent), scaler)
         else:
             made = following_here(self.follow_rows_here, lambda: self._apply(context, sent))
@@ -261,6 +260,7 @@ class DistributedOptimizer(OptimizerParts):
         return made
 
     def _apply(self, context: Context, values: Mapping[str, Reported]) -> Stepped:
+        self.left.confirm_here(context)
         if checks := self._checks_first(values):
             self.check_pass(context)
             self.check_local_part(context)
@@ -280,11 +280,7 @@ class DistributedOptimizer(OptimizerParts):
         self.apply_local_part(context)
         return joined(parts)
 
-    # Rounds and scalers
-
-    async def _begin_rounds(self, policy: Value) -> Rounds:
-        self._rounds = await begun(self.remotes, policy, self._loop)
-        return self._rounds
+    # Scalers
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
         """Divides the gradients of a context by the scaler's scale, on all owners and here, before they are clipped.
@@ -327,6 +323,7 @@ class DistributedOptimizer(OptimizerParts):
         """Steps with the gradients of a context, once owners have accepted them. Raises the errors of `step`. `added`
         has the requests that add gradients, by owner. `then` is called with an owner, and with requests after which it
         has stepped; maybe again, with later ones."""
+        await self.left.confirm(context)
         if self._rounds is not None:
             return await self._rounds.take_part(context, values, added, then)
         if (part := self._only) is not None:
@@ -349,51 +346,6 @@ class DistributedOptimizer(OptimizerParts):
         for name in self.remotes:
             then(name, ())
         return made
-
-    def set_policy(self, policy: Policy) -> Pending[None]:
-        """Changes when gradients count, for all trainers and while they train.
-
-        An open round of `Quorum` without `of` ends with the gradients that it has, whose trainers went on. Gradients
-        whose trainers wait for a round move into the rounds of the new policy, as if they were offered then.
-
-        Args:
-            policy: `Async`, `Sync`, `BoundedStaleness` or `Quorum`.
-
-        Raises:
-            InvalidArgumentError: This is no policy, or the optimizer has parameters in this process.
-            NameConflictError: It has parameters on several owners, and one of them has a policy for its part alone.
-        """
-        policies.check(policy)
-        return Pending.run(self._loop, self.everywhere(partial(self._set_policy, policy)))
-
-    def leave(self) -> Pending[None]:
-        """Says that this trainer steps no more, so that no round waits for it. Its next step joins again.
-
-        A trainer whose client is closed, or which is lost, has left.
-
-        Raises:
-            InvalidArgumentError: The optimizer has parameters in this process.
-        """
-        return Pending.run(self._loop, self._leave())
-
-    async def _set_policy(self, policy: Policy) -> None:
-        self._no_local_part()
-        plain = Value()
-        Encoder(None).encode_into(plain, policies.to_plain(policy))
-        if self._only is not None:
-            await self._only.set_policy(plain)
-        else:
-            rounds = self._rounds or await self._begin_rounds(plain)
-            await rounds.change(plain)
-        self.policy = policy
-
-    async def _leave(self) -> None:
-        self._no_local_part()
-        if self._rounds is not None:
-            await self._rounds.leave()
-        else:
-            # If there are rounds over several owners by now, the first of them tells the others with the next step.
-            await all_of({name: part.leave() for name, part in self.remotes.items()})
 
 
 # It is no `torch.optim.Optimizer`, and does not pretend to be one. Torch's schedulers refuse it with this name alone.

@@ -10,7 +10,7 @@ import torch
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from trainer_client.contexts.context import Context
     from trainer_client.pending import Pending
@@ -63,3 +63,9 @@ def is_finite(gradient: torch.Tensor) -> bool:
     """Whether a gradient, dense or sparse, holds neither NaN nor infinity."""
     values = gradient._values() if gradient.is_sparse else gradient
     return bool(torch.isfinite(values).all())
+
+
+async def one_by_one(begin: Iterable[Callable[[], Awaitable[Any]]]) -> None:
+    """Does one thing after the other, so that what comes first says whether the others begin."""
+    for each in begin:
+        await each()

@@ -12,6 +12,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.closing import Part, Stepping
 from trainer_client.handles import hints
+from trainer_client.optimizers.left_owners import LeftOwners
 from trainer_client.optimizers.results import all_of
 from trainer_client.optimizers.scaling import PushScaling
 from trainer_client.pending import Pending
@@ -47,6 +48,8 @@ class OptimizerParts(Stepping, PushScaling):
         self.policy: Policy | None = None
         # Makes a change of all parts. That of a table first takes up which owners have its rows.
         self.everywhere: Callable[[Change[Any]], Coroutine[Any, Any, Any]] = _at_once
+        self.left = LeftOwners()
+        self.parts: list[Part] = []
         self._layout = layout
         self._note_parts()
         self._loop = self.sessions[0].loop if remotes else asyncio.get_running_loop()
@@ -78,6 +81,9 @@ class OptimizerParts(Stepping, PushScaling):
     def check_pass(self, context: Context) -> None:
         """Raises the errors of a pass that is not open on its owners, or belongs to another client."""
         context.check(*[part.session for part in self.remotes.values()])
+
+    def confirm_here(self, context: Context) -> None:
+        self.left.confirm_here(context)
 
     def check_local_part(self, context: Context) -> None:
         """Raises the error that the step of the parameters of this process would raise before it changes anything."""
@@ -131,7 +137,8 @@ class OptimizerParts(Stepping, PushScaling):
             part.session.moves.followers.add(self)
 
     def _note_parts(self) -> None:
-        self.parts = [Part(part.session, part.name, part.mark) for part in self.remotes.values()]
+        before, self.parts = self.parts, [Part(each.session, each.name, each.mark) for each in self.remotes.values()]
+        self.left.change(before, self.parts)
 
     def take_marks(self, marks: Mapping[str, int]) -> None:
         """Has the marks of owners in the routing of its table, which steps are sent with."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, overload
@@ -19,7 +19,7 @@ from trainer_client.contexts.closing import Stepping
 from trainer_client.contexts.moved_rows import following
 from trainer_client.handles import hints
 from trainer_client.optimizers.replies import Answered, ReportedValues, all_answered, answered
-from trainer_client.optimizers.results import all_of
+from trainer_client.optimizers.results import all_of, one_by_one
 from trainer_client.optimizers.scaling import PushScaling, Scaled, Work
 from trainer_client.pending import Pending
 from trainer_client.session.step_mistakes import warn_of_another, without_context
@@ -188,6 +188,10 @@ class OptimizerWithTables(Stepping, PushScaling):
             context.id, scaler.get_scale(), unscale, lambda: Pending.run(self._loop, self._step(context, values)).wait()
         )
 
+    def confirm_here(self, context: Context) -> None:
+        for each in self._all:
+            each.left.confirm_here(context)
+
     def check_local_part(self, context: Context) -> None:
         for each in self._local:
             each.check_local_part(context)
@@ -252,14 +256,14 @@ class OptimizerWithTables(Stepping, PushScaling):
                 "a policy for all of them needs an optimizer without parameters of this process; use those in "
                 ".parameters and .tables"
             )
-        return Pending.run(self._loop, _one_by_one(partial(each.set_policy, policy) for each in self._all))
+        return Pending.run(self._loop, one_by_one(partial(each.set_policy, policy) for each in self._all))
 
     def leave(self) -> Pending[None]:
         """Says that this trainer steps no more, so that no round of the parameters or of a table waits for it.
 
         A step joins again.
         """
-        return Pending.run(self._loop, _one_by_one(each.leave for each in self._all if each.local is None))
+        return Pending.run(self._loop, one_by_one(each.leave for each in self._all if each.local is None))
 
     def values(self, *, reset: bool = True) -> Pending[ReportedValues]:
         """The values that trainers have reported with steps, which the parameters' optimizer counts; as there.
@@ -310,6 +314,7 @@ class OptimizerWithTables(Stepping, PushScaling):
         is one of gradients or values, nothing was applied."""
         for each in self._all:
             each.check_pass(context)
+            await each.left.confirm(context)
         alone = {number for number, each in enumerate(self._all) if each.has_rounds} | self._by_itself
         together = self._by_owner(number for number in range(len(self._all)) if number not in alone)
         if checks := not accepted and bool(self._local or alone or len(together) > 1):
@@ -388,12 +393,6 @@ class OptimizerWithTables(Stepping, PushScaling):
     def __repr__(self) -> str:
         tables = ", ".join(self.tables)
         return f"<OptimizerWithTables {tables}{f' and {self.parameters!r}' if self.parameters is not None else ''}>"
-
-
-async def _one_by_one(begin: Iterable[Callable[[], Awaitable[Any]]]) -> None:
-    """Does one thing after the other, so that what comes first says whether the others begin."""
-    for each in begin:
-        await each()
 
 
 # As that of `DistributedOptimizer`: schedulers of torch refuse it with this name alone.

@@ -268,9 +268,9 @@ async def test_a_pass_that_is_run_again_counts_once_although_its_rows_have_moved
                 raise tc.errors.ContextLostError("lost")
 
         async def attach() -> None:
-            await mover.drain("ps0", "ps1", ["items"])
+            await mover.drain("ps0", "ps1", ["items"], pause=10.0)
             await restart(moved.owners["ps1"])
-            await mover.drain("ps1", "ps2", ["items"])
+            await mover.drain("ps1", "ps2", ["items"], pause=10.0)
             await restart(moved.owners["ps2"])
 
         await moved.ps.run(step, attach=attach)
@@ -297,7 +297,7 @@ async def test_a_step_that_some_owners_have_applied_counts_once_for_each_row(tmp
 
         async def attach() -> None:
             target = "ps2" if len(attempts) == 1 else "ps0"
-            await mover.rebalance(["items"], [target], patience=5.0)
+            await mover.rebalance(["items"], [target], pause=10.0)
             await restart(moved.owners[target])
 
         await moved.ps.run(step, attach=attach)

@@ -1,0 +1,84 @@
+"""The owners that parts of an optimizer have left for others, which may have lost passes before that."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from ps_wire.errors import ContextLostError, DeadlineExceededError, SessionLostError, UnavailableError
+from ps_wire.runtime.noop import noop
+from ps_wire.v1.frames_pb2 import Request
+from ps_wire.v1.operations_pb2 import NormRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from trainer_client.contexts.closing import Part
+    from trainer_client.contexts.context import Context
+    from trainer_client.pending import Pending
+    from trainer_client.session.session import Session
+
+
+_MOST: Final = 64
+"""The most sessions of which is remembered that parts have left their owners."""
+
+
+class LeftOwners:
+    """The sessions with owners that parts have left.
+
+    Nothing leaves an owner while a pass that is open there uses it. One that was killed has lost its passes, so what
+    they have used may leave then, and no part of the optimizer is there any more that says so when it is asked for a
+    step. The owner that has the part now takes the pass for one without gradients. So an owner that a part has left is
+    asked once more, for each pass that had begun before.
+    """
+
+    def __init__(self) -> None:
+        # With the number of the last pass that had begun when that was known.
+        self._left: dict[Session, int] = {}
+
+    def change(self, before: Iterable[Part], now: Iterable[Part]) -> None:
+        """The parts are on other owners than before."""
+        there = {each.session for each in now}
+        for session in {each.session for each in before} - there:
+            self._left[session] = session.settings.last_pass()
+        for session in [*(there & self._left.keys()), *list(self._left)[:-_MOST]]:
+            self._left.pop(session, None)
+
+    def __contains__(self, context: Context) -> bool:
+        """Whether owners have to be asked for a pass."""
+        return bool(self._left) and any(context.id.number <= last for last in self._left.values())
+
+    async def confirm(self, context: Context) -> None:
+        """Asks the owners for a pass. Raises `ContextLostError` if one has lost it, or was used in it and cannot say
+        whether it has, and `ContextEndedError` if the pass has ended."""
+        for session, answer in self._ask(context):
+            with _unknown(context, session):
+                await answer
+
+    def confirm_here(self, context: Context) -> None:
+        """The same in this thread, which must not be that of the client's event loop."""
+        for session, answer in self._ask(context):
+            with _unknown(context, session):
+                answer.wait()
+
+    def _ask(self, context: Context) -> list[tuple[Session, Pending[object]]]:
+        if context not in self:
+            return []
+        request = Request(norm=NormRequest(context=context.message, norm_type=1.0))  # of no parameter
+        before = [session for session, last in self._left.items() if context.id.number <= last]
+        # Hosted code may have used others in the pass. Those that are gone for good must not stop it.
+        asked = [each for each in before if each in context.sessions or each.state == "connected"]
+        return [(session, session.submit(request, None, noop)) for session in asked]
+
+
+@contextmanager
+def _unknown(context: Context, session: Session) -> Iterator[None]:
+    """What follows from an owner that does not answer."""
+    try:
+        yield
+    except (DeadlineExceededError, SessionLostError, UnavailableError) as error:
+        if session in context.sessions:
+            raise ContextLostError(
+                f"what context {context.id} may have used on owner {session.owner!r} is on another owner now, and "
+                "whether the pass was lost before is not known: run forward again"
+            ) from error
