@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from ps_service.access import identities, namespaces
 from ps_service.access.identities import ANYONE, Asker
 from ps_service.execution.fair_queue import WorkItem
-from ps_service.quotas.accounts import NOBODY, Account
+from ps_service.quotas.accounts import Account
 from ps_service.requests.administration import BY_OPERATOR
 from ps_service.requests.error_answers import cut_off, failure
 from ps_service.requests.execution import answer
@@ -162,7 +162,7 @@ class UnaryMethods:
             caller = self._admitted(caller, metadata, operation, request)
             self._check(metadata)
             if self._engine.quotas.is_on:
-                self._check_quotas(caller.asker, request)
+                self._check_quotas(caller, request)
         except PsError as error:
             message = fit_for_metadata(to_message(error))
             context.set_trailing_metadata(((ERROR_KEY, message.SerializeToString()),))
@@ -214,11 +214,11 @@ class UnaryMethods:
                 f"the session {session.name} is in the namespace {there!r}, and the metadata {NAMESPACE_KEY} says "
                 f"{namespace or namespaces.DEFAULT!r}: send the same, or another {TRAINER_KEY}"
             )
-        return caller._replace(asker=asker)
+        return caller._replace(asker=asker, namespace=namespace)
 
-    def _check_quotas(self, asker: Asker | None, request: Any) -> None:
+    def _check_quotas(self, caller: Caller, request: Any) -> None:
         """Refuses a request that is too large, or would have to wait."""
-        account = NOBODY if asker is None else Account(asker.identity.name, asker.namespace)
+        account = Account("" if caller.asker is None else caller.asker.identity.name, caller.namespace)
         self._engine.quotas.check_message(account, request.ByteSize())
         self._engine.quotas.admit_call(account)
 
@@ -247,11 +247,10 @@ class UnaryMethods:
         # A refused request opens no session, so that it can be sent again later.
         if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
             return await run(WorkItem(trainer if caller.named else UNNAMED))
-        namespace = "" if caller.asker is None else caller.asker.namespace
-        self._engine.sessions.admit(trainer, identities.caller.get(), namespace)
+        self._engine.sessions.admit(trainer, identities.caller.get(), caller.namespace)
         session = self._engine.sessions.open(trainer, identities.caller.get())
         if not session.streams:
-            self._engine.sessions.enter(session, identities.caller.get(), namespace)
+            self._engine.sessions.enter(session, identities.caller.get(), caller.namespace)
             session.transport, session.peer = "unary", address_of(context)
         if not session.is_known:
             session.certificate = certificate_of(context)

@@ -61,13 +61,14 @@ _MOST_DIGITS: Final = 20
 
 
 class Caller(NamedTuple):
-    """The caller of a unary method: its id, a new one if it has given none; the number of its request, or 0; and who it
-    is, where it was asked for that."""
+    """The caller of a unary method: its id, a new one if it has given none; the number of its request, or 0; who it is,
+    where it was asked for that; and the namespace that it has named, empty for the default one."""
 
     trainer: bytes
     named: bool
     number: int
     asker: Asker | None = None
+    namespace: str = ""
 
 
 def caller_of(metadata: Mapping[str, str], operation: Operation) -> Caller:

@@ -8,9 +8,13 @@ import grpc
 import pytest
 
 import trainer_client as tc
+from ps_service.engine import Engine
 from ps_service.quotas.quota import QuotaFile
-from ps_wire.v1.operations_pb2 import CreateRequest
+from ps_service.server import Server
+from ps_wire.v1.operations_pb2 import CreateRequest, StateRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
+from tests import hosted_models
+from tests.allowed import allowed
 from tests.integration.access.identities import Identities
 
 LINEAR = ("torch.nn.Linear", 2, 2)
@@ -54,3 +58,14 @@ async def test_unary_methods_count_in_their_namespace(identities: Identities, tm
         ]
         with pytest.raises(grpc.aio.AioRpcError, match="the namespace 'ads' may use 0 of objects"):
             await OwnerStub(channel).Create(CreateRequest(class_name="torch.nn.ReLU", name="net"), metadata=metadata)
+
+
+async def test_without_tokens_unary_methods_stay_in_their_namespace_too(tmp_path: Path) -> None:
+    (tmp_path / "quotas.toml").write_text("[namespace.ads]\nobjects = 1\n")
+    engine = Engine("ps0", allowed(hosted_models), quotas=QuotaFile(tmp_path / "quotas.toml"))
+    async with Server(engine, direct_port=0) as server, grpc.aio.insecure_channel(server.address) as channel:
+        stub, told = OwnerStub(channel), (("ps-trainer", "5e" * 16), ("ps-namespace", "ads"))
+        made = await stub.Create(CreateRequest(class_name="torch.nn.ReLU", name="net"), metadata=told)
+        await stub.State(StateRequest(target=made.object.handle), metadata=told)
+        with pytest.raises(grpc.aio.AioRpcError, match="the namespace 'ads' may use 1 of objects"):
+            await stub.Create(CreateRequest(class_name="torch.nn.ReLU", name="net2"), metadata=told)
