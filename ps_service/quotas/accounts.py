@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -63,6 +64,13 @@ class Tally:
                 return self.tables.rows
             case _:
                 return self.counts[name]
+
+    def check(self, **asked: float) -> None:
+        """Raises `QuotaError` if so much more, by the names of quotas, may not be used."""
+        for name, more in asked.items():
+            quota = getattr(self.quota, name)
+            if quota < math.inf and more > 0 and (used := self.used(name)) + more > quota:
+                raise self.exceeded(name, used, more)
 
     def has_room(self, nbytes: int) -> bool:
         """Whether a request of so many bytes may arrive now. If there is no other, any may."""

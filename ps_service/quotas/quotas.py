@@ -73,10 +73,7 @@ class Quotas:
     def check(self, account: Account, **asked: float) -> None:
         """Raises `QuotaError` if an account may not use so much more, by the names of quotas."""
         for tally in self.tallies(account):
-            for name, more in asked.items():
-                quota = getattr(tally.quota, name)
-                if quota < math.inf and more > 0 and (used := tally.used(name)) + more > quota:
-                    raise tally.exceeded(name, used, more)
+            tally.check(**asked)
 
     def take(self, account: Account, **used: float) -> None:
         """Counts what an account uses from now on."""

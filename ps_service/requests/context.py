@@ -17,6 +17,7 @@ from ps_service.access.namespaces import within
 from ps_service.group.peers import Foreign
 from ps_service.passes import calls
 from ps_service.passes.arguments import Arguments
+from ps_service.quotas.accounts import Account
 from ps_service.requests import tables
 from ps_service.sessions.reply_cache import Answer
 from ps_wire.codec import dtypes
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from ps_service.hosting.objects import HostedObject, Method
     from ps_service.hosting.references import RRef
     from ps_service.passes.arguments import Recording
-    from ps_service.quotas.accounts import Account
     from ps_service.requests.probe import Probe
     from ps_service.requests.progress import Progress
     from ps_service.sessions.effects import CallKind, EffectLog, Effects
@@ -131,8 +131,13 @@ class RequestContext:
 
     @property
     def account(self) -> Account:
-        """What counts what it makes."""
-        return self.engine.sessions.account_of(self.trainer) if self.made_for is None else self.made_for
+        """What counts what it makes: that of its sender as it was admitted, wherever its session is by now."""
+        if self.made_for is not None:
+            return self.made_for
+        asker = self.asker
+        if asker is None:
+            return self.engine.sessions.account_of(self.trainer)
+        return Account(asker.identity.name, asker.namespace)
 
     def restart(self) -> None:
         """Resets the context, because the first try has stopped. What it has changed stays in `progress`."""

@@ -161,6 +161,7 @@ class Servicer:
         namespace = self._engine.belongings.enter(identity, hello.namespace)
         self._engine.sessions.check(hello.trainer, identity)
         before = self._engine.sessions.get(hello.trainer)
+        self._engine.requests.check_stays(before, namespace)
         # One that moves to another connection, or comes back, has a stream already.
         more = 0 if before is not None and before.streams else 1
         self._engine.sessions.admit(hello.trainer, identity, namespace, more)

@@ -214,6 +214,7 @@ class UnaryMethods:
                 f"the session {session.name} is in the namespace {there!r}, and the metadata {NAMESPACE_KEY} says "
                 f"{namespace or namespaces.DEFAULT!r}: send the same, or another {TRAINER_KEY}"
             )
+        self._engine.requests.check_stays(session, namespace)
         return caller._replace(asker=asker, namespace=namespace)
 
     def _check_quotas(self, caller: Caller, request: Any) -> None:

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from ps_service.access import namespaces
+from ps_wire.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from ps_service.sessions.reply_cache import Answer
     from ps_service.sessions.sessions import SessionState
@@ -45,6 +48,18 @@ class RequestSources:
         """The requests that have no answer yet, but for reports about the owner. May be called in any thread."""
         for source in self._sources:
             yield from source.running()
+
+    def check_stays(self, session: SessionState | None, namespace: str) -> None:
+        """Raises `InvalidArgumentError` if a session would go to another namespace while requests that were admitted in
+        its own have no answer."""
+        if session is None or session.namespace == namespace:
+            return
+        if any(each.trainer == session.trainer for each in self.running()):
+            here, there = (each or namespaces.DEFAULT for each in (session.namespace, namespace))
+            raise InvalidArgumentError(
+                f"the session {session.name} has requests in the namespace {here!r} that have no answer yet; wait for "
+                f"them before you go on in {there!r}, or use another id there"
+            )
 
     def dismiss(self, session: SessionState) -> None:
         """Ends a session's stream, cancels its requests, and frees everything that it held, also if it raises."""

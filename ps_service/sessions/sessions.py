@@ -248,12 +248,14 @@ class Sessions:
 
     def admit(self, trainer: bytes, identity: Identity, namespace: str, streams: int = 1) -> None:
         """Raises `QuotaError` if there may be no further session of an identity in a namespace, or no further streams
-        in it."""
+        in it. A session that comes from another namespace counts as a further one there, with those that it has."""
         if self._quotas is None:
             return
         session = self._sessions.get(trainer)
-        account = Account(identity.name, namespace) if session is None else session.account
-        self._quotas.check(account, sessions=session is None, streams=streams)
+        known, open_already = ((), 0) if session is None else (self._quotas.tallies(session.account), session.streams)
+        for tally in self._quotas.tallies(Account(identity.name, namespace)):
+            is_known = tally in known
+            tally.check(sessions=not is_known, streams=streams if is_known else streams + open_already)
 
     def streams(self, session: SessionState, more: int) -> None:
         """Counts a stream of a session that is open from now on, or is no more."""

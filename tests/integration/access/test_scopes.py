@@ -15,7 +15,9 @@ from torch import nn
 import trainer_client as tc
 from ps_service.access import roles
 from ps_service.access.identities import Asker, Identity
+from ps_service.quotas.accounts import Account
 from ps_service.quotas.quota import QuotaFile
+from ps_service.requests.context import RequestContext
 from ps_service.requests.operations import OPERATIONS
 from ps_service.rpc.intake import Intake
 from ps_service.rpc.unary_budget import UnaryBudget
@@ -31,6 +33,7 @@ from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from ps_wire.v1.values_pb2 import Value
 from tests.integration.access.identities import Identities
 from tests.integration.support import COUNTER, HandMade, engine
+from tests.waiting import until
 from trainer_client.transport.grpc_stream import GrpcConnector
 
 
@@ -189,6 +192,56 @@ async def test_rights_are_for_the_namespace_of_the_session(identities: Identitie
             assert await remove.code() is grpc.StatusCode.INVALID_ARGUMENT
             assert "is in the namespace 'ads'" in str(await remove.details())
         assert [each.name for each in (await anna.snapshot("monday")).objects] == ["net"]
+
+
+@pytest.fixture
+def in_two_namespaces(identities: Identities) -> None:
+    """sam may change something in `search`, and only read in `ads`, where anna may change something."""
+    identities.add("sam", namespaces=(("search", ("trainer",)), ("ads", ("reader",))))
+    identities.add("anna", namespaces=(("ads", ("trainer",)),))
+
+
+@pytest.mark.usefixtures("in_two_namespaces")
+async def test_a_session_with_a_waiting_request_stays_in_its_namespace(identities: Identities) -> None:
+    async with identities.serving() as server, identities.connect(server, "anna", namespace="ads") as anna:
+        await anna.snapshot("monday", [await anna.module(nn.Linear, 2, 1, name="net")])
+        stream = await stream_of(server, identities, "sam", namespace="search")
+        remove = pb.SnapshotRequest(name="monday", remove=True)
+        await stream.send(Frame(number=2, request=Request(snapshot=remove, after=[1])))  # and 1 comes later
+        assert (await asked(stream, 3, Request(status=pb.StatusRequest()))).status.owner == "ps0"
+        other = HandMade(await GrpcConnector(server.address, token=identities.tokens["sam"]).connect())
+        await other.send(Frame(hello=other.hello(trainer=stream.trainer, namespace="ads")))
+        refused = (await other.receive()).refusal.error
+        assert refused.code == ErrorCode.ERROR_INVALID_ARGUMENT, "or the request would be run in the other one"
+        assert "has requests in the namespace 'search' that have no answer yet" in refused.message
+        await stream.connection.close()
+        await until(lambda: server.engine.sessions.is_away(stream.trainer))
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            attach = OwnerStub(channel).Attach(
+                pb.AttachRequest(name="net"), metadata=unary(identities, "sam", stream.trainer, "ads")
+            )
+            assert await attach.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "has requests in the namespace 'search'" in str(await attach.details())
+        stream = await stream_of(server, identities, "sam", trainer=stream.trainer, namespace="search")
+        await stream.send(Frame(number=1, request=Request(status=pb.StatusRequest())))
+        replies = [await stream.receive() for _ in range(2)]
+        assert [each.number for each in replies] == [1, 2] and not any(each.reply.HasField("error") for each in replies)
+        assert [each.name for each in (await anna.snapshot("monday")).objects] == ["net"]
+        stream = await stream_of(server, identities, "sam", trainer=stream.trainer, namespace="ads")
+        removed = await asked(stream, 4, Request(snapshot=remove))
+        assert removed.error.code == ErrorCode.ERROR_PERMISSION_DENIED, "it may move now that nothing waits"
+
+
+def test_what_a_request_makes_counts_where_it_was_admitted() -> None:
+    owner, sam = engine(), Identity("sam", roles.TRAINER, "by its token")
+    session = owner.sessions.open(new_trainer_id(), sam)
+    owner.sessions.enter(session, sam, "search")
+    ctx = RequestContext(owner, session.trainer)
+    ctx.asker = session.asker
+    owner.sessions.enter(session, sam, "ads")
+    assert ctx.account == Account("sam", "search"), "as of a request that was given up and still runs"
+    owner.sessions.end(session)
+    assert ctx.account == Account("sam", "search")
 
 
 async def test_an_open_page_ends_with_its_token(identities: Identities) -> None:

@@ -11,11 +11,15 @@ import trainer_client as tc
 from ps_service.engine import Engine
 from ps_service.quotas.quota import QuotaFile
 from ps_service.server import Server
+from ps_wire.refs import new_trainer_id
+from ps_wire.v1.frames_pb2 import Frame
 from ps_wire.v1.operations_pb2 import CreateRequest, StateRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests import hosted_models
 from tests.allowed import allowed
 from tests.integration.access.identities import Identities
+from tests.integration.support import HandMade
+from trainer_client.transport.grpc_stream import GrpcConnector
 
 LINEAR = ("torch.nn.Linear", 2, 2)
 
@@ -69,3 +73,19 @@ async def test_without_tokens_unary_methods_stay_in_their_namespace_too(tmp_path
         await stub.State(StateRequest(target=made.object.handle), metadata=told)
         with pytest.raises(grpc.aio.AioRpcError, match="the namespace 'ads' may use 1 of objects"):
             await stub.Create(CreateRequest(class_name="torch.nn.ReLU", name="net2"), metadata=told)
+
+
+async def test_a_session_goes_where_its_streams_have_room_too(identities: Identities, tmp_path: Path) -> None:
+    (tmp_path / "quotas.toml").write_text(
+        "[identity.anna]\nsessions = 1\nstreams = 1\n[namespace.full]\nsessions = 0\n[namespace.still]\nstreams = 0\n"
+    )
+    async with identities.serving(quotas=QuotaFile(tmp_path / "quotas.toml")) as server:
+        connector = GrpcConnector(server.address, token=identities.tokens["anna"])
+        trainer = new_trainer_id()
+        refused = {"full": "the namespace 'full' may use 0 of sessions", "still": "'still' may use 0 of streams"}
+        for namespace in ("", "full", "still", "ads"):
+            stream = HandMade(await connector.connect())
+            await stream.send(Frame(hello=stream.hello(trainer=trainer, namespace=namespace)))
+            answer = await stream.receive()
+            assert refused.get(namespace, "") in answer.refusal.error.message
+            assert answer.HasField("refusal") is (namespace in refused), answer
