@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 Work = Callable[[], None]
 """A callback for the event loop. Must not raise."""
@@ -23,7 +23,7 @@ _REMEMBERED: Final = 32
 @dataclass(slots=True, eq=False)
 class WorkItem:
     """A unit of work for a compute thread, of a trainer in a group, if that is not empty, with a description for log
-    messages.
+    messages. Its time counts for an account, if there is one.
 
     An `urgent` one goes before the trainer's other work: work that has begun waits for it. One `apart` runs in the
     administration thread, and must be short. Nobody waits for an `abandoned` one; a `lasting` one runs nevertheless.
@@ -36,6 +36,7 @@ class WorkItem:
     lasting: bool = False
     abandoned: bool = False
     group: str = ""
+    account: Any = None
     trainer_queue: TrainerQueue | None = None
     group_queue: TrainerQueue | None = None
 

@@ -112,8 +112,8 @@ class ThreadPool(LoopCalls):
         self.stalled = False
         # Called on the event loop when that changes.
         self.when_stalled: Callable[[bool], None] = noop
-        # Is told for which trainer and group a thread has run something, and for how many seconds.
-        self.when_ran: Callable[[bytes, str, float], None] | None = None
+        # Is told for which account a thread has run something, if for one, and for how many seconds.
+        self.when_ran: Callable[[Any, float], None] | None = None
         self.cores: SharedCores | None = None
         # A moving average of how long it takes to hand work to an idle thread, and its result to the event loop.
         self.hand_over_seconds = 0.0
@@ -242,7 +242,7 @@ class ThreadPool(LoopCalls):
                 self.cores.note(seconds - worker.waited)
             is_last = self._ended(worker, item, seconds)
             if self.when_ran is not None:
-                self.when_ran(item.of, item.group, seconds - worker.waited)
+                self.when_ran(item.account, seconds - worker.waited)
             # Last, because this wakes the event loop, which then competes for the GIL.
             self.deliver(then)
             if is_last:

@@ -113,11 +113,11 @@ class Quotas:
                 tally.calls.take(1.0, tally.quota.calls_per_second, now)
         return longest
 
-    def charge(self, trainer: bytes, identity: str, seconds: float) -> None:
-        """Counts the time that a compute thread has run something for a trainer, or for an identity."""
-        account, now = self.account_of(trainer), self.clock()
+    def charge(self, account: Account | None, seconds: float) -> None:
+        """Counts the time that a compute thread has run something for an account, or for the owner itself."""
+        now = self.clock()
         with self._lock:
-            for tally in self.tallies(account if account is not NOBODY else Account(identity)):
+            for tally in self.tallies(account or NOBODY):
                 tally.compute.take(seconds, tally.quota.compute_per_second, now)
 
     def check_message(self, account: Account, nbytes: int) -> None:

@@ -100,6 +100,8 @@ class Execution:
         self._item.apart = operation.apart
         if ctx.asker is not None:
             self._item.group = ctx.asker.identity.name
+        if self._item.account is None:
+            self._item.account = ctx.account
         self._item.what = partial(error_answers.title, ctx.engine, operation.name, request)
         ctx.engine.counters.running += not operation.apart
 
@@ -208,7 +210,8 @@ class Execution:
         """Continues with the deferred result. Called in the thread that sets it."""
         self.ctx.engine.counters.wait(-1)
         self._due = True
-        self.ctx.engine.compute.submit(self._finish, WorkItem(self._item.of, urgent=True, group=self._item.group))
+        of, group, account = self._item.of, self._item.group, self._item.account
+        self.ctx.engine.compute.submit(self._finish, WorkItem(of, urgent=True, group=group, account=account))
 
     def _finish(self) -> Work:
         if self._answered:

@@ -16,7 +16,6 @@ from google.protobuf.message import DecodeError
 from ps_service.access import identities, namespaces
 from ps_service.access.identities import ANYONE, Asker
 from ps_service.execution.fair_queue import WorkItem
-from ps_service.quotas.accounts import Account
 from ps_service.requests.administration import BY_OPERATOR
 from ps_service.requests.error_answers import cut_off, failure
 from ps_service.requests.execution import answer
@@ -219,9 +218,8 @@ class UnaryMethods:
 
     def _check_quotas(self, caller: Caller, request: Any) -> None:
         """Refuses a request that is too large, or would have to wait."""
-        account = Account("" if caller.asker is None else caller.asker.identity.name, caller.namespace)
-        self._engine.quotas.check_message(account, request.ByteSize())
-        self._engine.quotas.admit_call(account)
+        self._engine.quotas.check_message(caller.account, request.ByteSize())
+        self._engine.quotas.admit_call(caller.account)
 
     def _check(self, metadata: dict[str, Any]) -> None:
         """Refuses a caller that names an incarnation whose state is lost, and any while the owner may be replaced."""
@@ -247,7 +245,7 @@ class UnaryMethods:
         run = partial(self._run, caller, operation, request, timeout, by)
         # A refused request opens no session, so that it can be sent again later.
         if not operation.mutates or not self._engine.gate.admits(trainer, operation, request):
-            return await run(WorkItem(trainer if caller.named else UNNAMED))
+            return await run(WorkItem(trainer if caller.named else UNNAMED, account=caller.account))
         self._engine.sessions.admit(trainer, identities.caller.get(), caller.namespace)
         session = self._engine.sessions.open(trainer, identities.caller.get())
         if not session.streams:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import grpc
 
+from ps_service.quotas.accounts import Account
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import new_trainer_id
 from ps_wire.v1.errors_pb2 import Error, ErrorCode
@@ -69,6 +70,11 @@ class Caller(NamedTuple):
     number: int
     asker: Asker | None = None
     namespace: str = ""
+
+    @property
+    def account(self) -> Account:
+        """What counts what it uses."""
+        return Account("" if self.asker is None else self.asker.identity.name, self.namespace)
 
 
 def caller_of(metadata: Mapping[str, str], operation: Operation) -> Caller:
