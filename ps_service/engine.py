@@ -120,7 +120,7 @@ class Engine:
         self.sessions: Final = Sessions(self.limits, quotas=self.quotas)
         self.quotas.account_of = self.sessions.account_of
         if self.quotas.is_on:
-            self.held.others_of, self.held.check_others = self._held_of, self.quotas.check_held
+            self.held.others_of, self.held.check_others = self._held_of, self._check_held
         self.belongings: Final = Belongings(self.access, self.sessions, self.registry)
         self.contexts: Final = Contexts(self.held, has_session=self.sessions.has, quotas=self.quotas)
         self.gate: Final = Gate(self.contexts)
@@ -159,6 +159,9 @@ class Engine:
 
     def _held_of(self, trainer: bytes) -> tuple[Held, ...]:
         return tuple(each.held for each in self.quotas.tallies(self.sessions.account_of(trainer)))
+
+    def _check_held(self, trainer: bytes) -> None:
+        self.quotas.check_held(self.sessions.account_of(trainer))
 
     def uptime_seconds(self) -> float:
         """Seconds since it was made."""

@@ -112,7 +112,7 @@ class HeldByAll:
     """Counts the bytes held for all trainers of an owner, and limits those of each to `max_context_bytes`.
 
     `refusals` counts the calls that were refused because their trainer held too much. If there are quotas, `others_of`
-    has what the bytes of a trainer count for, too, and `check_others` raises if one of those is used up.
+    has what the bytes that a trainer pays for count for, too, and `check_others` raises if one of those is used up.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -124,6 +124,8 @@ class HeldByAll:
         # Each lives as long as a share refers to it, or it is among the latest that were made: making one costs as much
         # as a small request, and most passes of a trainer begin when its last has ended.
         self._of: WeakValueDictionary[bytes, Held] = WeakValueDictionary()
+        # If there are quotas: those that count for one trainer, and for the quotas of who pays.
+        self._paid: WeakValueDictionary[tuple[bytes, bytes], Held] = WeakValueDictionary()
         self._latest: deque[Held] = deque(maxlen=_MOST_KEPT)
 
     @property
@@ -136,15 +138,22 @@ class HeldByAll:
         """The bytes of the trainer that holds most."""
         return max((held.nbytes for held in list(self._of.values())), default=0)
 
-    def of(self, trainer: bytes) -> Held:
-        """The counter of one trainer."""
-        others = () if self.others_of is None else self.others_of(trainer)
+    def of(self, trainer: bytes, payer: bytes = b"") -> Held:
+        """The counter of one trainer, whose bytes count for the quotas of a payer: itself if there is no other."""
+        key = trainer, payer or trainer
+        others = () if self.others_of is None else self.others_of(key[1])
         with self._lock:
             held = self._of.get(trainer)
-            if held is None or held.others != others:
-                held = self._of[trainer] = Held(others)
+            if held is None:
+                held = self._of[trainer] = Held()
                 self._latest.append(held)
-            return held
+            if not others:
+                return held
+            paid = self._paid.get(key)
+            if paid is None or paid.others[1:] != others:
+                paid = self._paid[key] = Held((held, *others))
+                self._latest.append(paid)
+            return paid
 
     def nbytes_of(self, trainer: bytes) -> int:
         """The bytes that one trainer holds."""
@@ -152,7 +161,13 @@ class HeldByAll:
         return 0 if held is None else held.nbytes
 
     def check(self, trainer: bytes) -> None:
-        """Raises `OverloadedError` if a trainer holds more than the limit already, or a quota is used up."""
+        """Raises `OverloadedError` if a trainer holds more than the limit already, or one of its quotas is used up."""
+        self.check_limit(trainer)
+        if self.check_others is not None:
+            self.check_others(trainer)
+
+    def check_limit(self, trainer: bytes) -> None:
+        """Raises `OverloadedError` if a trainer holds more than the limit already."""
         held = self._of.get(trainer)
         nbytes = 0 if held is None else held.nbytes
         if nbytes >= self.limit:
@@ -162,8 +177,6 @@ class HeldByAll:
                 f"{self.limit:,}. End contexts or run their backward, drop handles of results, use smaller batches, "
                 "or raise max_context_bytes on the owner"
             )
-        if self.check_others is not None:
-            self.check_others(trainer)
 
 
 def storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:

@@ -121,7 +121,7 @@ class Contexts:
             if context is None:
                 self._check(id)
                 account = NOBODY if self._quotas is None else self._admitted(self._quotas, caller)
-                context = self._open[id] = PassContext(id, self._held.of(id.trainer), self.clock())
+                context = self._open[id] = PassContext(id, self._held.of(id.trainer, caller), self.clock())
                 context.account = account
                 if self.when_opened is not None:
                     self.when_opened(id, caller)
@@ -131,6 +131,14 @@ class Contexts:
             if caller != id.trainer:
                 self._delegated.setdefault(caller, set()).add(id.trainer)
             return context
+
+    def check_held(self, id: ContextId, caller: bytes) -> None:
+        """Raises `OverloadedError` if a pass may not hold more: of its trainer, or of the quotas of who has opened it
+        here, which is the caller if it is not open yet."""
+        self._held.check_limit(id.trainer)
+        if self._quotas is not None:
+            context = self._open.get(id)
+            self._quotas.check_held(self._quotas.account_of(caller) if context is None else context.account)
 
     def get(self, id: ContextId) -> PassContext | None:
         """The context with that id; None if it has not been used on this owner."""

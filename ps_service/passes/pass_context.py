@@ -40,10 +40,10 @@ class PassContext:
     """One pass on this owner. Its times are on the clock of `Contexts`; `used` is when a request last used it.
 
     Its `callers` are the trainer whose pass it is, and owners that were called in the pass. `held` counts the bytes
-    that all passes of its trainer hold, and `account` is that of who has opened it. `attempt` tells which steps other
-    attempts of the pass have applied; None if it is not run again. `parts` makes, of the gradients of some parameters,
-    by the ids of their tensors, what these have not applied. Once it has ended, what would use it raises as
-    `Contexts.find`.
+    that passes of its trainer hold, also for the quotas of who has opened it, whose `account` it has. `attempt` tells
+    which steps other attempts of the pass have applied; None if it is not run again. `parts` makes, of the gradients of
+    some parameters, by the ids of their tensors, what these have not applied. Once it has ended, what would use it
+    raises as `Contexts.find`.
     """
 
     def __init__(self, id: ContextId, held: Held, now: float = 0.0) -> None:

@@ -126,9 +126,9 @@ class Quotas:
             if nbytes > tally.quota.message_bytes:
                 raise tally.exceeded("message_bytes", nbytes)
 
-    def check_held(self, trainer: bytes) -> None:
-        """Raises `QuotaError` if what passes and results of a trainer count for is used up."""
-        for tally in self.tallies(self.account_of(trainer)):
+    def check_held(self, account: Account) -> None:
+        """Raises `QuotaError` if an account has used up what passes and results may hold."""
+        for tally in self.tallies(account):
             if tally.quota.held_bytes < math.inf and (used := tally.held.nbytes) >= tally.quota.held_bytes:
                 raise tally.exceeded("held_bytes", used)
 

@@ -86,7 +86,7 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     """The result of a call, which may be a `Deferred`."""
     engine = ctx.engine
     if recording is not None:
-        engine.held.check(recording.context.trainer)
+        engine.contexts.check_held(recording.context, ctx.trainer)
     keep = NO
     if ctx.result_id or request.keep:
         keep = VALUE if ctx.result_id else REFERENCE

@@ -78,9 +78,10 @@ def add_gradients(ctx: RequestContext, request: pb.AddGradientsRequest, reply: p
     """Adds the gradients of a replica to those of a pass."""
     hosted = ctx.find(request.target)
     pushes.check_covered(optimizer_of(ctx.engine.registry.find(Ref.from_message(request.optimizer))), hosted)
-    ctx.engine.held.check(ctx.trainer)
+    id = fields.context_id(request)
+    ctx.engine.contexts.check_held(id, ctx.trainer)
     pushed = pushes.read(hosted, request.positions, ctx.read_plain(request.gradients), request.steps)
-    context = ctx.engine.contexts.open(fields.context_id(request), ctx.trainer)
+    context = ctx.engine.contexts.open(id, ctx.trainer)
     context.bring([each.gradient for each in pushed], [each.steps for each in pushed])
 
 

@@ -17,10 +17,16 @@ import trainer_client as tc
 from ps_service.monitoring.exporter import OwnerCollector
 from ps_service.quotas.quota import QuotaFile
 from ps_service.server import Server
-from ps_wire.v1.operations_pb2 import CreateRequest
+from ps_wire.codec.values import Encoder
+from ps_wire.refs import ContextId, new_trainer_id
+from ps_wire.v1.errors_pb2 import Error
+from ps_wire.v1.frames_pb2 import Frame, Request
+from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests.integration.access.identities import Identities
+from tests.integration.support import HandMade
 from tests.waiting import until
+from trainer_client.transport.grpc_stream import GrpcConnector
 
 LINEAR = ("torch.nn.Linear", 249, 250)  # 250,000 bytes
 OBJECTS = r"'anna' may use 4 of objects, uses 4, and this needs 1 more. Delete .* raise objects in \[identity.anna\]"
@@ -112,6 +118,38 @@ async def test_open_passes_and_kept_results_have_quotas(limited: Server, identit
         done.set()
         await asyncio.gather(*held)
         await hold(ps, net)
+
+
+async def test_what_a_pass_holds_counts_for_who_has_opened_it_here(
+    limited: Server, identities: Identities, quota_file: QuotaFile
+) -> None:
+    quota_file.path.write_text("[identity.owner]\nheld_bytes = 100_000\n[identity.anna]\nheld_bytes = 100_000\n")
+    limited.engine.quotas.look()
+    x = torch.ones(30_000, 1)
+    async with identities.connect(limited, "anna") as ps:
+        net = await ps.module("torch.nn.Linear", 1, 1, name="net")
+        stream = HandMade(await GrpcConnector(limited.address, token=identities.tokens["owner"]).connect())
+        await stream.send(Frame(hello=stream.hello()))
+        assert (await stream.receive()).HasField("welcome")
+
+        async def nested(number: int, id: ContextId) -> Error:
+            """The error for a call that hosted code of another owner makes in a pass; empty if there is none."""
+            call = CallRequest(target=net.ref.to_message(), args=Encoder(None).encode((x,)), call=number)
+            call.context.CopyFrom(id.to_message())
+            await stream.send(Frame(number=number, request=Request(call=call)))
+            return (await stream.receive()).reply.error
+
+        elsewhere = ContextId(new_trainer_id(), 1)
+        assert not (await nested(1, elsewhere)).message
+        used = {each.section for each in limited.engine.quotas.uses() if each.name == "held_bytes" and each.used}
+        assert used == {"identity.owner", "namespace.default", "all"}, "the trainer of the pass has no session here"
+        assert "the identity 'owner' may use 100,000 of held_bytes" in (await nested(2, elsewhere)).message
+        async with ps.context() as ctx:
+            await net(x)
+            assert "the identity 'anna' may use 100,000 of held_bytes" in (await nested(3, ctx.id)).message
+            limited.engine.contexts.end(elsewhere)
+            await until(lambda: limited.engine.held.nbytes_of(elsewhere.trainer) == 0)
+            assert not (await nested(4, ContextId(ps.trainer, 1_000))).message
 
 
 async def test_a_pass_that_is_older_than_the_quota_is_ended(limited: Server, identities: Identities) -> None:

@@ -130,3 +130,18 @@ def test_trainers_that_come_and_go_leave_few_counters() -> None:
     assert held.of(b"held").nbytes == held.nbytes == 7
     shares.clear()
     assert held.nbytes == 0
+
+
+def test_bytes_count_for_a_trainer_whoever_pays_for_them() -> None:
+    held = HeldByAll(Limits(max_context_bytes=100))
+    pays = {b"a": Held(), b"owner": Held()}
+    held.others_of = lambda payer: (pays[payer],)
+    kept = [Share(held.of(b"a"), 30), Share(held.of(b"a", b"owner"), 30)]
+    assert [each.nbytes for each in pays.values()] == [30, 30]
+    before, pays[b"a"] = pays[b"a"], Held()  # it has gone to another namespace
+    kept.append(Share(held.of(b"a"), 40))
+    assert (before.nbytes, pays[b"a"].nbytes, held.nbytes, held.largest) == (30, 40, 100, 100)
+    with pytest.raises(OverloadedError, match="hold 100 bytes"):
+        held.check(b"a")
+    kept.clear()
+    assert [each.nbytes for each in (before, *pays.values())] == [0, 0, 0] and held.nbytes == 0
