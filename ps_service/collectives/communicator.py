@@ -18,6 +18,7 @@ from ps_wire.number_set import SeenNumbers
 from ps_wire.status.parts import CommunicatorStatus
 
 if TYPE_CHECKING:
+    from ps_service.memory.held import Share
     from ps_wire.codec.payload import Buffer
     from ps_wire.v1.values_pb2 import Value
 
@@ -60,6 +61,7 @@ class Arrival:
     """A member at a collective, with what it sends: its value, or one for each other member by rank, in `pieces`.
 
     For `all_reduce` it is `value`, which is no message. `message_bytes` are those of the `nbytes` that are no tensors.
+    The `share` counts them for the quotas of the member for as long as they wait.
     """
 
     pieces: Sequence[Piece]
@@ -68,6 +70,7 @@ class Arrival:
     message_bytes: int = 0
     wait: Wait = _ENDLESS
     future: Future[Exchange] = field(default_factory=Future)
+    share: Share | None = None
 
 
 @dataclass(slots=True, eq=False)

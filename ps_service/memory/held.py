@@ -66,10 +66,20 @@ class Held:
                 return share
         made = Share(self, nbytes, key)
         made.reference = self._shares[key] = ref(made)
+        self._settle()
+        return made
+
+    def count(self, nbytes: int) -> Share:
+        """Counts a number of bytes for as long as the returned share lives."""
+        made = Share(self, nbytes)
+        self._settle()
+        return made
+
+    def _settle(self) -> None:
+        """Sums changes where many are noted."""
         for each in (self, *self.others):
             if len(each._changes) > _MOST_UNSETTLED:
                 _ = each.nbytes
-        return made
 
     def shares(self, value: Any) -> list[Share]:
         """Counts all tensors in a value for as long as the returned shares live. The value may contain itself."""

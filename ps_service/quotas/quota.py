@@ -25,7 +25,7 @@ class Quota:
         streams: Sessions with an open stream, and unary calls that change something and run.
         contexts: Open passes.
         context_seconds: How long a pass may be open, in seconds.
-        held_bytes: Bytes that open passes hold, and results that stay on the owner.
+        held_bytes: Bytes that open passes hold, results that stay on the owner, and values that wait in collectives.
         objects: Hosted objects of all kinds, with and without a name.
         object_bytes: Bytes of their parameters and buffers.
         table_rows: Rows of tables, on this owner.
@@ -63,7 +63,7 @@ REMEDIES: Final = {
     "sessions": "End clients that are not needed",
     "streams": "End clients that are not needed",
     "contexts": "End contexts, or run their backward",
-    "held_bytes": "End contexts or run their backward, and drop handles of results",
+    "held_bytes": "End contexts or run their backward, drop handles of results, and send less in collectives",
     "objects": "Delete objects, and drop handles of those without a name",
     "object_bytes": "Delete objects, and drop handles of those without a name",
     "table_rows": "Remove or evict rows",

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.access.reread import Reread
+from ps_service.memory.held import Held
 from ps_service.quotas.accounts import NOBODY, Account, Tally
 from ps_service.quotas.quota import NAMES, NO_QUOTA, Settings
 
 if TYPE_CHECKING:
+    from ps_service.memory.held import Share
     from ps_service.quotas.quota import QuotaFile
 
 _log = logging.getLogger(__name__)
@@ -131,6 +133,12 @@ class Quotas:
         for tally in self.tallies(account):
             if tally.quota.held_bytes < math.inf and (used := tally.held.nbytes) >= tally.quota.held_bytes:
                 raise tally.exceeded("held_bytes", used)
+
+    def hold(self, account: Account, nbytes: int) -> Share:
+        """Counts bytes as held for as long as the returned share lives. Raises `QuotaError` if there is no room."""
+        with self._lock:
+            self.check(account, held_bytes=nbytes)
+            return Held(tuple(each.held for each in self.tallies(account))).count(nbytes)
 
     def least(self, account: Account, name: str) -> float:
         """The smallest quota of this name; infinity if there is none."""

@@ -48,6 +48,8 @@ def collective(ctx: RequestContext, request: pb.CollectiveRequest, reply: pb.Col
     communicators, session, member, number = ctx.engine.communicators, ctx.trainer, request.member, request.number
     signature = _signature(request)
     arrival = _arrival(ctx, request.pieces, signature)
+    if ctx.engine.quotas.is_on:
+        arrival.share = ctx.engine.quotas.hold(ctx.account, arrival.nbytes)
     future = communicators.call(session, member, number, signature, arrival, fields.wait_seconds(request))
     cancel = partial(communicators.cancel, session, member, number)
     ctx.defer(Deferred(future, cancel=cancel), partial(_write, ctx, reply))

@@ -15,6 +15,7 @@ from torch import optim
 
 import trainer_client as tc
 from ps_service.monitoring.exporter import OwnerCollector
+from ps_service.quotas.accounts import Account
 from ps_service.quotas.quota import QuotaFile
 from ps_service.server import Server
 from ps_wire.codec.values import Encoder
@@ -150,6 +151,33 @@ async def test_what_a_pass_holds_counts_for_who_has_opened_it_here(
             limited.engine.contexts.end(elsewhere)
             await until(lambda: limited.engine.held.nbytes_of(elsewhere.trainer) == 0)
             assert not (await nested(4, ContextId(ps.trainer, 1_000))).message
+
+
+async def test_what_waits_in_collectives_counts_for_who_has_sent_it(limited: Server, identities: Identities) -> None:
+    quotas, x = limited.engine.quotas, torch.ones(15_000)
+    held = quotas.tallies(Account("anna"))[0].held
+    async with identities.connect(limited, "anna") as anna, identities.connect(limited, "bert") as bert:
+        one, other = await asyncio.gather(anna.communicator("team", 2, 0), bert.communicator("team", 2, 1))
+        first = asyncio.ensure_future(one.all_gather(x))
+        await until(lambda: limited.engine.communicators.nbytes)
+        assert held.nbytes >= x.nbytes
+        assert [each.shape for each in await other.all_gather(x)] == [x.shape] * 2
+        await first
+        await until(lambda: held.nbytes == 0)
+        reduced = asyncio.ensure_future(one.all_reduce(x))
+        await until(lambda: limited.engine.communicators.nbytes)
+        assert held.nbytes >= x.nbytes
+        with pytest.raises(tc.errors.QuotaError, match=r"'anna' may use 100,000 of held_bytes, uses 6\d,\d\d\d, and"):
+            await one.all_reduce(x)
+        with pytest.raises(tc.errors.UnavailableError, match="has given up"):
+            await reduced
+        with pytest.raises(tc.errors.UnavailableError, match="may use 100,000 of held_bytes"):
+            await other.all_reduce(x)
+        await until(lambda: held.nbytes == 0)
+        one, other = await asyncio.gather(anna.communicator("team", 2, 0), bert.communicator("team", 2, 1))
+        waiting = asyncio.ensure_future(one.broadcast(None, source=1))
+        await other.broadcast(torch.ones(100_000), source=1)
+        assert (await waiting).shape == (100_000,), "bert has no such quota"
 
 
 async def test_a_pass_that_is_older_than_the_quota_is_ended(limited: Server, identities: Identities) -> None:
