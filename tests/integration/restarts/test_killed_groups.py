@@ -12,6 +12,7 @@ import trainer_client as tc
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import LookupRequest, RegisterRequest
 from tests.integration.restarting import Owner
+from tests.waiting import until
 
 
 def ask(client: tc.Client, **request: Any) -> Any:
@@ -45,5 +46,6 @@ async def test_members_that_have_entered_are_there_and_those_that_have_left_are_
         with pytest.raises(tc.errors.NameConflictError):
             await ask(other, register=RegisterRequest(name="anna", address="there:1"))
         await other.close()
+        await until(lambda: len(owner.server.engine.sessions) == 1)
         await owner.crash()
         assert entries(owner) == [("anna", "here:2", 0, True)]

@@ -88,10 +88,13 @@ async def test_a_push_that_counted_before_its_answer_was_lost_counts_once(
 async def test_values_of_an_open_round_are_those_of_all_its_gradients(tmp_path: Path) -> None:
     async with Owner(tmp_path, durability="always") as owner:
         one = await begun(owner.address, P.Quorum(3))
+
+        async def step(ctx: tc.Context, number: int) -> tc.Stepped:
+            await ctx.backward((await one.net(batch(1))).sum())
+            return await one.opt.step(ctx, values={"x": float(number), "seen": torch.tensor([number])})
+
         for number in range(3):
-            async with one.ps.context() as ctx:
-                await ctx.backward((await one.net(batch(1))).sum())
-                stepped = await one.opt.step(ctx, values={"x": float(number), "seen": torch.tensor([number])})
+            stepped = await one.ps.run(step, number)  # it may begin before it hears of a kill
             if number == 0:
                 await owner.crash()
             if number == 1:
