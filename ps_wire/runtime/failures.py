@@ -171,6 +171,11 @@ class Failure:
         if of_pass is not None:
             of_pass.keep(self)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the program is told of the error, by this operation or another, or has brought it about."""
+        return self._read
+
     def read(self) -> None:
         """The program is told of the error."""
         if self._read:

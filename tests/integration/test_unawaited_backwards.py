@@ -14,7 +14,8 @@ from torch.nn.functional import mse_loss
 import trainer_client as tc
 from ps_wire.refs import Ref, new_object_id
 from tests.integration.held import held_request
-from tests.training import owners, same_state
+from tests.training import MODELS, owners, same_state
+from tests.waiting import until
 
 X, Y = torch.linspace(-1, 1, 12).view(4, 3), torch.linspace(1, -1, 8).view(4, 2)
 
@@ -124,6 +125,84 @@ async def test_nothing_steps_behind_clipping_that_fails(ps: tc.Client, monkeypat
         with pytest.raises(tc.errors.PsError, match="gone"):
             await opt.step(ctx)
     assert torch.equal((await net.state_dict())["weight"], before["weight"])
+
+
+def in_a_step(ctx: tc.Context, opt: Any, net: tc.RemoteModule) -> tc.Pending[Any]:
+    return opt.step(ctx)
+
+
+def in_a_scaled_step(ctx: tc.Context, opt: Any, net: tc.RemoteModule) -> tc.Pending[Any]:
+    return opt.step(ctx, torch.amp.GradScaler("cpu", init_scale=4.0))
+
+
+def in_clipping(ctx: tc.Context, opt: Any, net: tc.RemoteModule) -> tc.Pending[Any]:
+    return ctx.clip_grad_norm(net.parameters(), NORM)
+
+
+@pytest.mark.parametrize("told", [in_a_step, in_a_scaled_step, in_clipping])
+async def test_what_is_begun_next_tells_of_clipping_that_has_failed(ps: tc.Client, told: Any) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    before = await net.state_dict()
+    other = tc.RemoteParameter.bare(net.session, Ref("ps0", new_object_id(), "gone"), torch.zeros(1))
+    async with ps.context() as ctx:
+        await ctx.backward(mse_loss(await net(X), Y))
+        clipping = ctx.clip_grad_norm([other], NORM)
+        await until(clipping.done)
+        with pytest.raises(tc.errors.PsError, match="gone"):
+            await told(ctx, opt, net)
+        assert torch.equal((await net.state_dict())["weight"], before["weight"])
+        await opt.step(ctx)  # the program knows of it, and has decided
+    assert not torch.equal((await net.state_dict())["weight"], before["weight"])
+
+
+async def test_clipping_whose_failure_was_read_or_that_was_cancelled_stops_nothing(
+    ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    local = await trained(net)
+    other = tc.RemoteParameter.bare(net.session, Ref("ps0", new_object_id(), "gone"), torch.zeros(1))
+    async with ps.context() as ctx:
+        await ctx.backward(mse_loss(await net(X), Y))
+        with pytest.raises(tc.errors.PsError, match="gone"):
+            await ctx.clip_grad_norm([other], NORM)
+        with held_request(monkeypatch, "norm") as clipping:
+            begun = ctx.clip_grad_norm(net.parameters(), NORM)
+            await clipping.has_come()
+            begun.cancel()
+        await opt.step(ctx)
+    await same_state(net, local)
+
+
+async def test_a_step_tells_of_a_backward_that_has_failed_before_it(ps: tc.Client) -> None:
+    net = await ps.module(f"{MODELS}.Explodes", 3)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    before = await net.state_dict()
+    async with ps.context() as ctx:
+        await ctx.backward((await net(X)).sum())
+        backward = ctx.backward((await net(X, explode=True)).sum())
+        await until(backward.done)
+        with pytest.raises(tc.errors.RemoteError, match="broken"):
+            await opt.step(ctx)
+    assert torch.equal((await net.state_dict())["inner.weight"], before["inner.weight"])
+
+
+async def test_a_backward_that_was_cancelled_and_fails_stops_no_step(
+    ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = await ps.module(f"{MODELS}.Explodes", 3)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    before = await net.state_dict()
+    async with ps.context() as ctx:
+        with held_request(monkeypatch, "backward") as late:
+            backward = ctx.backward((await net(X, explode=True)).sum())
+            await late.has_come()
+            backward.cancel()
+            await late.go_on()
+        await ctx.backward((await net(X)).sum())  # after the end of the first
+        await opt.step(ctx)
+    assert not torch.equal((await net.state_dict())["inner.weight"], before["inner.weight"])
 
 
 async def test_it_waits_for_steps_of_tables_too(ps: tc.Client) -> None:

@@ -103,7 +103,9 @@ class Queue:
 
 class Backwards:
     """Runs the backwards of a context, without a reference to it. The `thread` runs torch's engine for `running`. There
-    is a `store` of gradients once one is needed, or was given."""
+    is a `store` of gradients once one is needed, or was given. `changes` has what changes gradients of earlier
+    backwards and had not ended when the latest of it was begun. What has failed, a backward too, stays in it until the
+    program knows."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, store: LocalGradients | None) -> None:
         self.running: LocalBackward | None = None
@@ -118,8 +120,7 @@ class Backwards:
         self._sent: tuple[int | None, Sequence[Pending[Any]]] = (None, ())
         # The latest backward that a request follows, which fails with it.
         self._followed: int | None = None
-        # What changes gradients of earlier backwards, and had not ended when the latest of it was begun.
-        self._changes: Sequence[Pending[Any]] = ()
+        self.changes: Sequence[Pending[Any]] = ()
 
     @property
     def gradients(self) -> LocalGradients:
@@ -131,9 +132,9 @@ class Backwards:
 
     @property
     def unfinished(self) -> Sequence[Pending[Any]]:
-        """The backwards that were begun with `begin`, and changes of gradients, that have not ended; none for hooks
-        that a backward runs."""
-        if not (self._unfinished or self._changes) or threading.get_ident() == self.thread:
+        """The backwards that were begun with `begin`, and changes of gradients, that have not ended, or have failed and
+        the program does not know; none for hooks that a backward runs."""
+        if not (self._unfinished or self.changes) or threading.get_ident() == self.thread:
             return ()
         with self._lock:
             for number, waited_for in self._unfinished.items():
@@ -144,11 +145,11 @@ class Backwards:
     def change(self, change: Pending[T]) -> Pending[T]:
         """What begins later waits for this, which changes gradients. Returns it."""
         with self._lock:
-            self._changes = [*self._open_changes(), change]
+            self.changes = [*self._open_changes(), change]
         return change
 
     def _open_changes(self) -> Sequence[Pending[Any]]:
-        return [each for each in self._changes if not each.settled]
+        return [each for each in self.changes if not each.settled or _is_unread(each.failure)]
 
     def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
         """The requests of the only unfinished backward, if all went to one owner, and gradients are not being changed.
@@ -197,19 +198,24 @@ class Backwards:
         failure: BaseException | None = None,
     ) -> None:
         """A backward has ended, with an error or not: goes on with the steps that follow, or says so."""
-        with self._lock:
-            waited_for = self._unfinished.pop(number, None)
-        if failure is not None:
-            outcome = Failure(failure)
+        outcome = None if failure is None else Failure(failure)
+        if outcome is not None:
             if number == self._followed:
                 outcome.pass_on()
+            if not done.settled:  # or it was cancelled
+                failed: Pending[Any] = Pending(self._loop)  # not `done`, which refers to this object
+                failed.resolve(outcome)
+                self.change(failed)
+        with self._lock:
+            waited_for = self._unfinished.pop(number, None)
+        if outcome is not None:
             done.resolve(outcome)
         elif closing is not None:
             closing.go_on(self._loop, done, variables)
         else:
             done.resolve(result=None)
         if waited_for is not None:
-            waited_for.resolve(None if failure is None else Failure(failure), result=None)
+            waited_for.resolve(outcome, result=None)
 
     def _cancelled(self, number: int, closing: Closing | None) -> None:
         """Nobody waits for a backward any more, and the steps that follow. If it has begun, it goes on all the same."""
@@ -352,6 +358,10 @@ def _waiting(graph: Graph, start: Start, number: int) -> RunningBackward:
     latency = holding_latency(graph.leaves, graph.calls)
     goes_on = None if graph.second is None else graph.second.call
     return RunningBackward(start.retain_graph, number, graph.calls, latency, goes_on)
+
+
+def _is_unread(failure: Failure | None) -> bool:
+    return failure is not None and not failure.is_read
 
 
 def _answer_to(second: Second) -> tuple[Pending[Answer], int] | None:

@@ -236,7 +236,7 @@ class Context(Block):
 
     @property
     def unfinished(self) -> Sequence[Pending[None]]:
-        """The backwards that were begun with `backward`, and changes of their gradients, that have not ended."""
+        """The begun backwards and changes of gradients that have not ended, or have failed and nobody knows."""
         return self._backwards.unfinished
 
     def sent_to(self, session: Session) -> Sequence[InFlightRequest[Any]]:
@@ -341,7 +341,8 @@ class Context(Block):
             self._token = None
         if error is None and self.stepped and self.looked_up:
             tell_untrained(self.looked_up, self.stepped)
-        self._begun, self.steps = [], {}  # so that what has failed, and nobody has read, is reported
+        # So that what has failed, and nobody has read, is reported.
+        self._begun, self.steps, self._backwards.changes = [], {}, ()
         self.failures.end(error)
         if not self.ended:
             self.close(over)

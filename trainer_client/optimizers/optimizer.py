@@ -105,8 +105,8 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
     ) -> Pending[Any]:
         """Applies the gradients of a context: on each owner to all parameters or none, then to the local parameters.
 
-        It waits for backwards of the context, clipping and unscaling that were begun before, and fails if one of them
-        fails. If only a backward was, and all of both is for one owner, the step is sent right behind the backward.
+        It waits for backwards, clipping and unscaling of the context, and fails if one fails, or has failed unnoticed.
+        If only a backward was begun, and all of both is for one owner, the step is sent right behind the backward.
 
         Args:
             context: The pass.

@@ -114,11 +114,12 @@ def has_counted() -> InvalidArgumentError:
 
 
 def check_backward(context: OpenPass) -> None:
-    """Raises `InvalidArgumentError` if a backward of the pass, or a change of its gradients, has not ended."""
+    """Raises `InvalidArgumentError` if a backward of the pass, or a change of its gradients, has not ended, or has
+    failed and the program does not know."""
     if context.unfinished:
         raise InvalidArgumentError(
-            "a backward of this context, or clipping or unscaling, has not ended: await ctx.backward(loss), "
-            "ctx.clip_grad_norm(…) and unscale first"
+            "a backward of this context, or clipping or unscaling, has not ended, or has failed and was not awaited: "
+            "await ctx.backward(loss), ctx.clip_grad_norm(…) and unscale first"
         )
 
 
