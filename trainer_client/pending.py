@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -347,6 +347,14 @@ def all_ended(loop: asyncio.AbstractEventLoop, parts: Iterable[Pending[Any]]) ->
     whole: Pending[None] = Pending(loop)
     when_all_done(iter(parts), partial(whole.resolve, result=None))
     return whole
+
+
+def wait_here(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]]) -> None:
+    """Waits until all have ended, in a plain thread. Raises the first error, of which another operation tells."""
+    if parts:
+        all_ended(loop, parts).wait()
+        for part in parts:
+            part.passed_on()
 
 
 def results(parts: Iterable[Pending[T]]) -> list[T]:

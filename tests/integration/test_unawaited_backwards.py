@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -30,10 +31,15 @@ NORM = 0.01
 """Far less than that of the gradients."""
 
 
-async def trained(net: tc.RemoteModule, max_norm: float = float("inf")) -> nn.Linear:
-    """The layer after one step of SGD, trained here."""
+async def local_copy(net: tc.RemoteModule) -> nn.Linear:
     local = nn.Linear(3, 2)
     local.load_state_dict(await net.state_dict())
+    return local
+
+
+async def trained(net: tc.RemoteModule, max_norm: float = float("inf")) -> nn.Linear:
+    """The layer after one step of SGD, trained here."""
+    local = await local_copy(net)
     opt = torch.optim.SGD(local.parameters(), lr=0.1)
     mse_loss(local(X), Y).backward()
     nn.utils.clip_grad_norm_(local.parameters(), max_norm)
@@ -86,6 +92,47 @@ async def test_a_step_applies_what_was_clipped_before_it(
     await same_state(net, local)
 
 
+async def test_a_backward_adds_to_what_was_clipped_before_it(ps: tc.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    local = await local_copy(net)
+    mse_loss(local(X), Y).backward()
+    nn.utils.clip_grad_norm_(local.parameters(), NORM)
+    local(X).sum().backward()
+    torch.optim.SGD(local.parameters(), lr=0.1).step()
+    async with ps.context() as ctx:
+        await ctx.backward(mse_loss(await net(X), Y))
+        loss = (await net(X)).sum()
+        with held_request(monkeypatch, "norm") as clipping:
+            ctx.clip_grad_norm(net.parameters(), NORM)
+            await clipping.has_come()
+            stepping = ctx.backward(loss, step=opt)
+            await ps.status()
+            assert not stepping.done()
+            await clipping.go_on()
+    await same_state(net, local)
+
+
+async def test_a_backward_that_is_cancelled_while_it_waits_for_clipping_does_not_run(
+    ps: tc.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    local = await trained(net, NORM)
+    async with ps.context() as ctx:
+        await ctx.backward(mse_loss(await net(X), Y))
+        loss = (await net(X)).sum()
+        with held_request(monkeypatch, "norm") as clipping:
+            ctx.clip_grad_norm(net.parameters(), NORM)
+            await clipping.has_come()
+            cancelled, last = ctx.backward(loss), ctx.backward(0 * loss)
+            cancelled.cancel()
+            await clipping.go_on()
+        await last
+        await opt.step(ctx)
+    await same_state(net, local)
+
+
 async def test_steps_of_tables_apply_what_was_clipped_before_them(ps: tc.Client) -> None:
     net = await ps.module(nn.Linear, 3, 2)
     items = await ps.table("items", dim=3, optimizer=tc.tables.SGD(lr=0.1), init=tc.tables.Normal(1.0))
@@ -135,11 +182,19 @@ def in_a_scaled_step(ctx: tc.Context, opt: Any, net: tc.RemoteModule) -> tc.Pend
     return opt.step(ctx, torch.amp.GradScaler("cpu", init_scale=4.0))
 
 
+async def in_a_backward(ctx: tc.Context, opt: Any, net: tc.RemoteModule) -> None:
+    await ctx.backward((await net(X)).sum(), step=opt)
+
+
+async def in_a_backward_of_a_thread(ctx: tc.Context, opt: Any, net: tc.RemoteModule) -> None:
+    await asyncio.to_thread(ctx.propagate, (await net(X)).sum(), step=opt)
+
+
 def in_clipping(ctx: tc.Context, opt: Any, net: tc.RemoteModule) -> tc.Pending[Any]:
     return ctx.clip_grad_norm(net.parameters(), NORM)
 
 
-@pytest.mark.parametrize("told", [in_a_step, in_a_scaled_step, in_clipping])
+@pytest.mark.parametrize("told", [in_a_step, in_a_scaled_step, in_a_backward, in_a_backward_of_a_thread, in_clipping])
 async def test_what_is_begun_next_tells_of_clipping_that_has_failed(ps: tc.Client, told: Any) -> None:
     net = await ps.module(nn.Linear, 3, 2)
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)

@@ -22,7 +22,7 @@ from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.leaves import LocalGradients, borrowed_grads, grads_of, reservations
 from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
 from trainer_client.graph.short_graphs import Graph, Second, short_graph, whole_graph
-from trainer_client.pending import Pending, when_all_done
+from trainer_client.pending import Pending, wait_here, when_all_done
 from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
@@ -36,12 +36,14 @@ T = TypeVar("T")
 
 
 class Start(NamedTuple):
-    """The arguments of a backward, as for `torch.autograd.backward`, and the steps that follow it."""
+    """The arguments of a backward, as for `torch.autograd.backward`, the steps that follow it, and the changes of
+    gradients that it waits for."""
 
     roots: Sequence[torch.Tensor]
     gradients: torch.Tensor | Sequence[torch.Tensor | None] | None
     retain_graph: bool
     closing: Closing | None = None
+    behind: Sequence[Pending[Any]] = ()
 
 
 class Queue:
@@ -165,9 +167,11 @@ class Backwards:
 
     def begin(self, context: RecordingPass, start: Start) -> Pending[Any]:
         """Begins a backward, and the steps that follow: on the event loop if it is short, and otherwise in a thread,
-        because torch's engine blocks while it waits for owners. If it would wait once, it runs twice on the loop."""
+        because torch's engine blocks while it waits for owners. If it would wait once, it runs twice on the loop.
+        Behind changes of gradients a thread waits for these."""
+        start = self._behind_changes(start)
         graph, turn, closing = None, None, start.closing
-        if asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
+        if not start.behind and asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             graph = short_graph(start.roots, context)
             if graph is not None and graph.is_short:
                 turn = self._queue.begin()
@@ -229,7 +233,12 @@ class Backwards:
 
     def run(self, context: RecordingPass, start: Start) -> None:
         """Runs a backward in this thread, which must not be that of the event loop."""
+        start = self._behind_changes(start)
         self._run_in_turn(context, self._queue.join(), NONE, start)
+
+    def _behind_changes(self, start: Start) -> Start:
+        """To be called before the backward joins the queue: no change that it waits for waits for this one then."""
+        return start._replace(behind=self._open_changes()) if self.changes else start
 
     def _run_here(self, turn: int, graph: Graph, start: Start, ended: Callable[..., None]) -> None:
         """Runs a backward on the event loop. The turn ends with the owners' answers; the leaves are reserved."""
@@ -296,6 +305,11 @@ class Backwards:
             ended()
 
     def _run_in_turn(self, context: RecordingPass, number: int, autocasts: Autocasts, start: Start) -> None:
+        try:
+            wait_here(self._loop, start.behind)
+        except BaseException:
+            self._queue.withdraw(number)
+            raise
         with self._queue.turn(number), autocasts.entered():
             context.check()
             if forks.is_foreign(self._loop):
