@@ -90,6 +90,22 @@ async def test_one_that_answers_before_its_session_is_back_is_asked_in_that_sess
         assert [session.losses for session in ps.sessions.values()] == [0, 0]
 
 
+@pytest.mark.parametrize("error", [tc.errors.UnavailableError, tc.errors.UnauthenticatedError])
+async def test_one_that_was_given_up_is_asked_without_the_answers_of_before(
+    group: OwnerGroup, error: type[tc.errors.PsError]
+) -> None:
+    one = await group.enter("ps0")
+    async with tc.connect(directory=[each.server.address for each in (group.keeper, one)]) as ps:
+        for name in group.agents:
+            await ps.create(COUNTER, 1, owner=name)
+        for session in list(ps.sessions.values()):
+            await session.give_up(error("the network was out for too long"))
+        assert await ps.find_owners() == ["directory", "ps0"]
+        for name in group.agents:
+            assert await (await ps.create(COUNTER, 5, owner=name)).add(1) == 6
+        assert len({session.owner for session in ps.others._opened if session.state == "connected"}) == 2
+
+
 async def _connected_once(plugged: asyncio.Event, connector: Connector) -> Connection:
     await plugged.wait()
     return await type(connector).connect(connector)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Coroutine, Iterable, MutableMapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from ps_wire.errors import ClosedError, NameConflictError, PsError, UnavailableError, UnknownNameError
@@ -61,6 +61,7 @@ class OtherOwners:
         self._opened: list[Session] = []
         # The names of all owners that there was a session with.
         self._met: set[str] = set()
+        # By the name of the owner; without one for any of the candidates.
         self._opening: dict[str, asyncio.Task[Session]] = {}
         self._references: WeakValueDictionary[tuple[str, str], Reference] = WeakValueDictionary()
 
@@ -69,13 +70,7 @@ class OtherOwners:
         session = self._sessions.get(owner)
         if session is not None and (session.state != "closed" or session not in self._opened):
             return session
-        task = self._opening.get(owner)
-        if task is None:
-            task = self._opening[owner] = asyncio.get_running_loop().create_task(
-                self._open(owner, address), context=contextvars.Context()
-            )
-            task.add_done_callback(lambda _: self._opening.pop(owner))
-        return await asyncio.shield(task)
+        return await self._once(owner, partial(self._open, owner, address))
 
     async def all_there(self) -> list[Session]:
         """As `Others.all_there`."""
@@ -187,6 +182,16 @@ class OtherOwners:
         """The timeout of a question: not that of calls, which a program may set to less than finding a member takes."""
         return None if wait_seconds else self._settings.connect_timeout
 
+    async def _once(self, owner: str, opening: Callable[[], Coroutine[Any, Any, Session]]) -> Session:
+        """What a coroutine gives that runs once at a time for an owner, however many wait for it."""
+        task = self._opening.get(owner)
+        if task is None:
+            task = self._opening[owner] = asyncio.get_running_loop().create_task(
+                opening(), context=contextvars.Context()
+            )
+            task.add_done_callback(lambda _: self._opening.pop(owner))
+        return await asyncio.shield(task)
+
     async def _open(self, owner: str, address: str) -> Session:
         if not address and self.directory is not None and self.directory.state != "connected":
             address = self.addresses.get(owner, "")
@@ -204,7 +209,7 @@ class OtherOwners:
     async def asked(self) -> Session:
         """The session with the owner to ask; with another of the candidates, if that is away."""
         if self.directory is None or (self.candidates is not None and not self._has_directory):
-            self.directory = await self._ask_candidates()
+            self.directory = await self._once("", self._ask_candidates)
         elif self.directory.state == "closed":
             self.directory = await self.reach(self.directory.owner, self.directory.address)
         return self.directory
@@ -218,17 +223,21 @@ class OtherOwners:
         for each in self._sessions.values():
             if each.state == "connected":
                 return each  # all of them were found in the group
+        met = set(self._met)
         session = await self.open("", follows=True)
-        known = self._sessions.get(session.owner)
-        if known is None or known.state == "closed":
-            self._sessions[session.owner] = session
+        owner = session.owner
+        known = self._sessions.get(owner)
+        if known is None and owner not in met and owner not in self._opening:
+            self._sessions[owner] = session
             return session
         self._opened.remove(session)
         # Without a goodbye, which would end what the owner keeps for the session that is known.
         session.requests.end(ClosedError("there is another session with this owner"))
         await session.close()
-        known.try_now()
-        return known
+        if known is not None:
+            known.try_now()
+        # In that session, or in another that says that an earlier one was given up.
+        return await self.reach(owner, session.address)
 
     def _following(self, owner: str, address: str) -> FollowingConnector:
         assert self._dial is not None

@@ -17,8 +17,9 @@ from trainer_client.handles.other_owners import OtherOwners
 from trainer_client.session.session import Session
 from trainer_client.session.settings import Settings
 from trainer_client.transport.in_process import MemoryConnector
+from trainer_client.transport.resolvers import Candidates
 
-THERE = "there:1"
+HERE, THERE = "127.0.0.1:1", "there:1"
 SETTINGS = Settings(connect_timeout=5.0)
 
 
@@ -154,6 +155,24 @@ async def test_an_owner_that_was_given_up_is_reached_again(others: OtherOwners, 
     second = await again
     assert second is not first and second.owner == "ps1"
     assert await others.reach("ps1") is second
+
+
+async def test_one_that_is_asked_and_reached_at_once_has_one_session(others: OtherOwners, places: Places) -> None:
+    others._sessions.clear()
+    others.candidates = Candidates([HERE])
+    asking = [asyncio.create_task(others.asked()) for _ in range(2)]
+    nameless = await places.owners.setdefault(HERE, ScriptedOwner()).stream()
+    reaching = asyncio.create_task(others.reach("ps1", HERE))
+    named = await places.owners[HERE].stream()
+    assert (nameless.hello.owner, named.hello.owner) == ("", "ps1")
+    await nameless.welcome(owner="ps1")
+    await nameless.nothing_more()  # no goodbye, which would end the other one, too
+    await named.welcome(owner="ps1")
+    session = await reaching
+    assert [await each for each in asking] == [session] * 2
+    assert session.state == "connected"
+    assert others._sessions == {"ps1": session}
+    assert places.dialled == [HERE] * 2
 
 
 # Finding
