@@ -150,17 +150,19 @@ async def test_a_stream_that_is_opened_while_its_session_ends_is_closed() -> Non
         assert len(owner.engine.sessions) == 0 and not owner.engine.budget._holdings
 
 
-@pytest.mark.parametrize("is_read", [True, False])
-async def test_a_reference_of_a_session_that_was_lost_is_not_given_back_to_the_next(is_read: bool) -> None:
+@pytest.mark.parametrize("read", ["before", "after", "never"])
+async def test_a_reference_of_a_session_that_was_lost_is_not_given_back_to_the_next(read: str) -> None:
     async with in_memory() as owner, tc.connect(owner.connector()) as other, tc.connect(owner.connector()) as ps:
         shared = str(made := await other.create(COUNTER))
         (session,) = ps.sessions.values()
         attaching = ps.attach(shared)
         await until(attaching.done)
-        old = [await attaching if is_read else attaching]
+        old = [await attaching if read == "before" else attaching]
         del attaching
         owner.servicer.session_handlers.dismiss(owner.engine.sessions.open(ps.trainer))
         await until(lambda: session.losses)
+        if read == "after":
+            old = [await old[0]]
         again = await ps.attach(shared)
         (counter,) = owner.engine.registry.objects()
         assert counter.references == 2

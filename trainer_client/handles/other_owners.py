@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from ps_wire.errors import ClosedError, NameConflictError, PsError, UnavailableError, UnknownNameError
-from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
 from trainer_client.handles.references import Reference, RRef
@@ -291,11 +290,9 @@ class OtherOwners:
             return known
         session = await self.reach(ref.owner)
         request = Request(attach=AttachRequest(handle=ref._replace(parameter="").to_message()))
-        await session.submit(request, None, noop)
+        taken = await session.submit(request, None, lambda *_: Reference(session, ref.object_id))
         reference = self._references.get(key)
         if reference is None or not reference.counts:
-            reference = self._references[key] = Reference(session, ref.object_id)
-        else:
-            # Another task has taken a reference meanwhile; this one is not needed.
-            session.release(ref.object_id)
+            reference = self._references[key] = taken
+        # Otherwise another task has taken one meanwhile, and this one is given back.
         return reference

@@ -13,6 +13,7 @@ from ps_wire.codec.payload import NO_PAYLOAD, Buffer, PayloadReader
 from ps_wire.operations import NOT_AWAITED
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.pending import Pending
+from trainer_client.session.late_answers import Came
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,6 +45,7 @@ class Sender(Protocol):
     loop: asyncio.AbstractEventLoop
     owner: str
     losses: int
+    restarts: int
     settings: Settings
     unread: weakref.WeakSet[Failure]
 
@@ -199,17 +201,20 @@ class InFlightRequest(Pending[T]):
 
 
 class Granting(Generic[T]):
-    """Reads an answer that grants references to objects. They are given back if it is never read."""
+    """Reads an answer that grants references to objects. They are given back if it is never read. If the session was
+    lost before it is read, they are of the session before."""
 
     def __init__(self, session: Sender, object_ids: Sequence[str], held: Sequence[object], read: Read[T]) -> None:
         self._held = held
         self._read = read
+        self._came = Came(session, session.losses, session.restarts)
         self._finalizer = weakref.finalize(self, _give_back, session, list(object_ids), session.losses)
         self._finalizer.atexit = False
 
     def __call__(self, reply: Reply, payload: PayloadReader) -> T:
         self._finalizer.detach()
-        return self._read(reply, payload)
+        with self._came.being_read():
+            return self._read(reply, payload)
 
 
 def _give_back(session: Sender, object_ids: Sequence[str], losses: int) -> None:

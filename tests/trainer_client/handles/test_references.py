@@ -15,6 +15,7 @@ from ps_wire.v1.frames_pb2 import Reply
 from tests.trainer_client.handles.answering import thing
 from tests.trainer_client.scripted_owner import Stream, encoded, opened, reconnected
 from tests.trainer_client.scripted_passes import give, new_context, posted
+from tests.waiting import until
 from trainer_client.handles.references import Reference, RRef, received
 from trainer_client.session.session import Session
 
@@ -76,6 +77,26 @@ async def test_a_handle_from_before_a_restart_is_stale() -> None:
             _ = rref.session
         with pytest.raises(StaleHandleError):
             rref.to_here()
+        assert new_rref(session).session is session
+
+
+async def test_a_handle_of_an_answer_from_before_a_restart_is_stale_however_late_it_is_read() -> None:
+    async with opened() as (session, stream, owner):
+        object_id = new_object_id()
+        pending = new_rref(session).to_here()
+        frame = await stream.request()
+        reply = Reply(granted=[object_id])
+        payload = encoded(reply.fetch.value, Ref("ps0", object_id))
+        await stream.answer(frame.number, payload, fetch=reply.fetch, granted=reply.granted)
+        await until(pending.done)
+        stream = await reconnected(stream, owner, resumed=False, incarnation="second")
+        await until(lambda: session.losses)
+        late = await pending
+        with pytest.raises(StaleHandleError, match="owner 'ps0' has restarted since"):
+            _ = late.session
+        assert not late._reference.counts
+        del late, pending
+        await stream.nothing_more()
         assert new_rref(session).session is session
 
 
