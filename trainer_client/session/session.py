@@ -299,7 +299,7 @@ class Session:
 
     def hello(self) -> Hello:
         known = self._welcome.incarnation if self._welcome is not None else GIVEN_UP if self.begins_anew else ""
-        hello = Hello(
+        return Hello(
             protocol=PROTOCOL,
             trainer=self.trainer,
             incarnation=known,
@@ -312,9 +312,8 @@ class Session:
             position=self.requests.position,
             namespace=self.settings.namespace,
             last_number=self.requests.window.last_number,
+            unanswered=(*self.requests.window.unanswered, *self.requests.given_up),
         )
-        hello.unanswered.extend((*self.requests.window.unanswered, *self.requests.given_up))
-        return hello
 
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
         self._forget_draining()
@@ -332,7 +331,8 @@ class Session:
 
     def disconnected(self) -> None:
         self._last_pass = self.settings.last_pass()
-        self._settled.clear()
+        if self.requests.closed is None:  # or it was given up
+            self._settled.clear()
         self.requests.outbox = None
         self._forget_draining()
 

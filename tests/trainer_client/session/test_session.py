@@ -250,6 +250,16 @@ async def test_a_session_that_cannot_reconnect_in_time_ends_its_requests() -> No
             await look_up(session, "b")
 
 
+async def test_who_waits_for_a_session_that_is_given_up_while_it_is_connected_is_told() -> None:
+    async with opened() as (session, _, _):
+        await session.give_up(UnavailableError("its owner listens elsewhere"))
+        waiting = asyncio.create_task(session.settled())
+        await asyncio.sleep(0)
+        assert waiting.done()
+        with pytest.raises(UnavailableError, match="listens elsewhere"):
+            await waiting
+
+
 # Sizes
 
 
