@@ -54,6 +54,11 @@ _LOOKS: Final = 2
 """After so many looks at what has changed, each of which leaves more behind, owners keep it as it is for one look."""
 
 
+NOTED_SECONDS: Final = 60.0
+"""While one owner is read, others that were not asked for so long are asked for their versions. Owners note nothing
+more that nobody has asked for long."""
+
+
 class _TooOldError(Exception):
     """An owner does not know what has changed since a version."""
 
@@ -77,6 +82,8 @@ class Following:
         # From which it goes on; None for all rows. It is behind while there may be more at once.
         self._version = None if since is None else _checked(since)
         self._is_behind = False
+        # When each owner was asked last for what has changed.
+        self._asked: dict[str, float] = {}
         self._every = every
         self._codec = None if compress is None else (compress.name, compress.parameters())
 
@@ -105,6 +112,7 @@ class Following:
     async def _all_rows(self) -> AsyncGenerator[Change, None]:
         """All rows, each as of some moment, and after a version from which on owners note what changes."""
         routing = await self._table.follower.follow_all()
+        self._asked.clear()
         asked = {owner: self._ask(owner, "read_changes", None, 0) for owner in routing.owners}
         version: Version = {owner: tuple(now) for owner, (now, _) in (await _answers(asked)).items()}
         resets = True
@@ -114,6 +122,7 @@ class Following:
                 block, begin = await self._ask(owner, "read_block", begin, False)
                 yield self._change(None, block, NO_IDS, resets)
                 resets = False
+                await self._keep_noting()
         self._version, self._is_behind = version, True
 
     async def _latest(self) -> AsyncGenerator[Change, None]:
@@ -141,6 +150,7 @@ class Following:
                     raise _TooOldError
                 block, gone, after = changed
                 yield self._change(None, block, gone)
+                await self._keep_noting()
         self._version = version
 
     async def _together(self) -> AsyncGenerator[Change, None]:
@@ -167,6 +177,7 @@ class Following:
                     else:
                         places[owner] = after
                     yield self._change(None, block, gone)
+                await self._keep_noting()
         finally:
             self._end(readers, places)
         self._since()  # with the same owners still
@@ -195,7 +206,15 @@ class Following:
     def _values(self, block: Mapping[str, Any]) -> torch.Tensor:
         return decoded(block, self._table.dim, self._table.dtype)
 
+    async def _keep_noting(self) -> None:
+        """Has all owners note what changes while others are read."""
+        before = self._loop.time() - NOTED_SECONDS
+        late = [owner for owner, asked in self._asked.items() if asked <= before]
+        await _answers({owner: self._ask(owner, "read_changes", None, 0) for owner in late})
+
     def _ask(self, owner: str, method: str, *args: Any) -> Pending[Any]:
+        if method != "read_block":
+            self._asked[owner] = self._loop.time()
         mark, *_ = *self._table.follower.mark(owner, self._table.routing), 0
         return self._table.follower.call(owner, method, *args, mark, self._codec)
 
