@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from ps_wire.tables.versions import RowsVersion
 
 MOST_IDS: Final = 1 << 20
-"""The most ids of rows that have gone which a feed remembers, and of rows that have changed in a checkpoint: 8 MiB. Who
-asks for what has changed before reads all rows."""
+"""The most ids of rows that have gone which a feed remembers if nobody reads in several pieces, and of those and of
+rows that have changed in a checkpoint: 8 MiB. Who asks for what has changed before reads all rows."""
 
 ENTRY_IDS: Final = 64
 """As how many more ids a removal counts: its tensor takes memory, too, where each removes one row."""
@@ -28,6 +29,9 @@ SCAN_ROWS: Final = 1 << 20
 
 ABANDONED_SECONDS: Final = 600.0
 """Seconds after which a feed notes nothing more that nobody has asked."""
+
+READING_SECONDS: Final = 180.0
+"""Seconds after which somebody who reads rows in several pieces is not waited for any more."""
 
 _MOST_EPOCHS: Final = 16
 
@@ -53,6 +57,8 @@ class Feed:
         self._clock: Final = clock
         self._stamps: RowStorage | None = None
         self._asked = 0.0
+        # When rows were read last in several pieces.
+        self._read = -math.inf
         self._removed: deque[tuple[int, torch.Tensor]] = deque()
         self._count = 0
         # The number from which on it has noted all changes.
@@ -67,6 +73,8 @@ class Feed:
         self._asked = self._clock()
         if self._stamps is None:
             self._begin()
+        if version is None or begin:
+            self._read = self._asked
         number = None if version is None else self._known(version)
         if number is None:
             return None
@@ -114,9 +122,15 @@ class Feed:
             return
         self._removed.append((self._watchers.version.number, ids.clone()))
         self._count += len(ids) + ENTRY_IDS
-        while self._count > MOST_IDS:
+        most = self._most_removed()
+        while self._count > most:
             self._since, gone = self._removed.popleft()
             self._count -= len(gone) + ENTRY_IDS
+
+    def _most_removed(self) -> int:
+        """The most ids of rows that have gone which it remembers. While somebody reads rows in several pieces these are
+        as many more as there were rows: who began anew each time that many have gone might never be done."""
+        return MOST_IDS + self._ids.rows if self._clock() - self._read <= READING_SECONDS else MOST_IDS
 
     def looked_up(self, numbers: torch.Tensor, ids_of: IdsOf) -> None:
         """As `RowWatcher.looked_up`: that is no change."""
@@ -153,6 +167,7 @@ class Feed:
         stamps, since = self._stamps.read(numbers)[:, 0], self._since
         if len(stamps) > MOST_IDS:
             since = max(since, int(stamps.kthvalue(len(stamps) - MOST_IDS).values))
+        since = max(since, self._last_beyond(MOST_IDS))
         changed = stamps > since
         return {
             "epochs": {**self._earlier, epoch: number},
@@ -161,6 +176,14 @@ class Feed:
             "stamps": stamps[changed],
             "removed": [(last, gone) for last, gone in self._removed if last > since],
         }
+
+    def _last_beyond(self, most: int) -> int:
+        """The number of the last removal that is not among the latest of so many ids; 0 if all are."""
+        for last, gone in reversed(self._removed):
+            most -= len(gone) + ENTRY_IDS
+            if most < 0:
+                return last
+        return 0
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Continues with what `state` has given in an earlier process, whose rows are there. Who has followed them goes

@@ -79,3 +79,15 @@ async def test_owners_note_what_changes_while_all_rows_are_read_slowly(
         await tables[1].upsert(MANY[::7], torch.randn(len(MANY[::7]), 4))
 
     assert (await read_beside(tables, wait)).resets == 1
+
+
+async def test_rows_that_go_while_all_are_read_are_told(
+    owners: list[Server], tables: list[tc.Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "MOST_IDS", 100)
+    monkeypatch.setattr(feed, "ENTRY_IDS", 0)
+
+    async def remove(number: int) -> None:
+        await tables[1].remove(MANY[number::23])
+
+    assert (await read_beside(tables, remove)).resets == 1

@@ -201,6 +201,30 @@ def test_what_a_feed_keeps_of_rows_that_have_gone_is_bounded(monkeypatch: pytest
     assert world.since(recent) == list(range(5000))
 
 
+def test_while_rows_are_read_in_pieces_as_many_removals_are_kept_as_there_were_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feed, "MOST_IDS", 1000)
+    world = World()
+    world.change(*range(10_000))
+    begun = world.begin()
+    for low in range(0, 9000, 500):
+        world.shard.remove(torch.arange(low, low + 500))
+        world.now += 0.9 * feed.READING_SECONDS
+        world.feed.since(None, 0, 1)
+    found = world.feed.since(begun, 0, 100)
+    assert found is not None and len(found.removed) == 9000
+    state = world.feed.state()
+    assert state is not None and sum(len(gone) for _, gone in state["removed"]) <= 1000
+    again = World()
+    again.shard.load(world.shard.blocks())
+    again.feed.load(state)
+    assert again.since(begun) is None and again.since(world.watchers.version) == []
+    world.now += 1.1 * feed.READING_SECONDS
+    world.shard.remove(torch.tensor([9999]))
+    assert sum(len(gone) for _, gone in world.feed._removed) <= 1000 and world.since(begun) is None
+
+
 def test_removals_of_one_row_each_are_bounded_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "MOST_IDS", 1000)
     world = World()
