@@ -59,6 +59,17 @@ NOTED_SECONDS: Final = 60.0
 more that nobody has asked for long."""
 
 
+_FIRST_PAUSE: Final = 0.05
+_DOUBLINGS: Final = 6
+
+
+async def pause(refusals: int) -> None:
+    """Waits before owners are asked again of which one has refused because rows have moved: not after the first time,
+    and then longer each time. One that was killed may not know yet what has moved to it, and only an admin tells it."""
+    if refusals > 1:
+        await asyncio.sleep(_FIRST_PAUSE * 2 ** min(refusals - 2, _DOUBLINGS))
+
+
 class _TooOldError(Exception):
     """An owner does not know what has changed since a version."""
 
@@ -96,7 +107,7 @@ class Following:
 
     async def round(self) -> AsyncGenerator[Change, None]:
         """What has changed by now; the last one has a version."""
-        looks, is_done = 0, False
+        looks, refusals, is_done = 0, 0, False
         while not is_done:
             try:
                 if self._version is None:
@@ -106,8 +117,12 @@ class Following:
                 async for change in self._together() if looks % (_LOOKS + 1) == 0 else self._latest():
                     yield change
                 is_done = not self._is_behind
-            except (_TooOldError, RowsMovedError):
+            except _TooOldError:
                 self._version = None
+            except RowsMovedError:
+                self._version = None
+                refusals += 1
+                await pause(refusals)
 
     async def _all_rows(self) -> AsyncGenerator[Change, None]:
         """All rows, each as of some moment, and after a version from which on owners note what changes."""

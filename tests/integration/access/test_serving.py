@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import asyncio
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ import ps_reader
 import trainer_client as tc
 from ps_service.server import Server
 from tests.integration.access.identities import Identities
+from tests.waiting import SECONDS
+from trainer_client.tables import changes
 
 
 async def test_tables_are_read_without_the_right_to_train(
@@ -38,6 +42,36 @@ async def test_tables_are_read_without_the_right_to_train(
         await ps.export(tmp_path / "out")
     with ps_reader.open(tmp_path / "out") as reader:
         assert len(reader.current.tables["items"]) == 5
+
+
+async def test_who_follows_rows_waits_until_their_owners_agree_on_a_move_which_only_an_admin_can_tell(
+    identities: Identities, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, waited = torch.arange(50), list[int]()
+    async with identities.serving("ps0") as one, identities.serving("ps1") as other, AsyncExitStack() as stack:
+
+        async def table_of(role: str) -> tc.Table:
+            ps = tc.connect(one.address, other.address, token=identities.tokens[role])
+            return await (await stack.enter_async_context(ps)).table("items", **made)
+
+        made: dict[str, Any] = {"dim": 2, "owners": ["ps0", "ps1"]}
+        items = await table_of("admin")
+        await items.upsert(ids, torch.randn(50, 2))
+        # The program that moves them is killed after the release, and with it what ps1 was to be told.
+        (table,) = [each.value for each in one.engine.registry.objects() if each.is_table]
+        table.take(table.routing.moved(table.routing.slots("ps0"), "ps1"))
+        made.clear()
+        theirs = await table_of("bulk")
+
+        async def pause(refusals: int) -> None:
+            waited.append(refusals)
+            if refusals == 3:
+                await items.size()
+
+        monkeypatch.setattr(changes, "pause", pause)
+        async with asyncio.timeout(SECONDS), aclosing(theirs.changes(every=0)) as following:
+            assert (await anext(following)).resets
+        assert waited == [1, 2, 3]
 
 
 async def test_snapshots_are_made_by_trainers_and_read_by_readers(
