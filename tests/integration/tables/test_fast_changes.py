@@ -136,7 +136,11 @@ async def test_an_export_has_versions_while_it_is_trained(hot: Hot, ps: tc.Clien
     going_on = asyncio.ensure_future(training())
     try:
         async with exporting(ps, tmp_path):
-            versions = [await brought(tmp_path) for _ in range(3)]
+            versions = []
+            for _ in range(3):
+                steps = len(hot.states)
+                await until(lambda: len(hot.states) > steps)  # noqa: B023
+                versions.append(await brought(tmp_path))
     finally:
         is_over.set()
         await going_on
