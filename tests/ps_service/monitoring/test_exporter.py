@@ -42,6 +42,7 @@ from tests.allowed import allowed
 from tests.hosted_models import Gate
 from tests.integration.support import HandMade
 from tests.transports import TRANSPORTS, over_each
+from tests.waiting import until
 from trainer_client.transport.in_process import MemoryConnector
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -223,6 +224,7 @@ async def test_sessions_and_their_bytes_are_exported(owner: Server) -> None:
         for session in owner.engine.sessions.all():
             session.streams = 1
         del kept, theirs
+    await until(lambda: not len(owner.engine.sessions))  # the owner has read that both are gone
     told = Told(owner.engine)
     assert told.all("ps_sessions", "state") == {"connected": 0, "disconnected": 0}
     assert (told("ps_contexts"), told("ps_references"), told("ps_kept_answers")) == (0, 0, 0)
