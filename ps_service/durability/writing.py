@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ps_service.durability import prepared_steps
 from ps_service.durability.books import Bookkeeping, add_answers, continued
+from ps_service.durability.move_effects import moves_of
 from ps_service.durability.object_records import Records
 from ps_service.durability.object_states import live_state_of, state_of
 from ps_service.durability.run_records import runs_of
@@ -33,11 +34,13 @@ def write_live(engine: Engine, folder: Path, place: tuple[int, bytes] = (0, b"")
     """Writes the named objects of an owner without a log that goes on into an empty folder, all as between the same
     steps. A log that it had before ends at the place, a position and the code of the record before it.
 
-    It has no sessions, and continues no incarnation, because trainers go on. Returns the manifest, and for how many
-    seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be read.
+    It has no sessions, and continues no incarnation, because trainers go on. It has what moves have made of objects:
+    a copy that has come and is still another owner's is written like the other objects. Returns the manifest, and for
+    how many seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be read.
     """
     generator, (position, code) = generators.states(engine.device), place
-    books = Bookkeeping(pb.Checkpoint(generator=generator, position=position, code=code), {})
+    message = pb.Checkpoint(generator=generator, position=position, code=code, moves=moves_of(engine))
+    books = Bookkeeping(message, {})
     named = [hosted for hosted in engine.registry.objects() if hosted.name]
     with no_steps(named, _PATIENCE_SECONDS):
         began = time.monotonic()

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ps_service.durability.resharding.moved import moved_in, noted
 from ps_service.durability.resharding.placement import Placement, Wanted, place
 from ps_service.durability.resharding.records import Records, of_table, state_of
 from ps_service.durability.resharding.source import Objects, Rebuild, Source, objects_in
@@ -59,10 +60,10 @@ def reshard(
     is refused. With `keys`, all that is read has to be signed with one of them, and what is written is.
 
     Optimizers and schedulers of a table are made on each of its owners, with options and states of before and the
-    largest version. Other named objects go as they are to one owner. Sessions, passes and rounds are left out. In the
-    folder `to` each new owner gets a data directory of its name. Memory holds some blocks of rows, and a file of
-    tensors. Raises `CheckpointError`, and leaves nothing written, if something is damaged, does not fit, or was written
-    more than `apart` seconds from the rest.
+    largest version. Other named objects go as they are to one owner, and one that was moving has one owner afterwards.
+    Sessions, passes and rounds are left out. In the folder `to` each new owner gets a data directory of its name.
+    Memory holds some blocks of rows, and a file of tensors. Raises `CheckpointError`, and leaves nothing written, if
+    something is damaged, does not fit, or was written more than `apart` seconds from the rest.
     """
     space = next(each for each in (to, *to.absolute().parents) if each.is_dir())
     with ExitStack() as stack:
@@ -74,7 +75,8 @@ def reshard(
         sources = dict(sorted(sources.items()))
         _check_times(sources, apart)
         tables = tables_in(sources)
-        objects = {owner: objects_in(source) for owner, source in sources.items()}
+        moved = moved_in(sources)
+        objects = {owner: objects_in(source, moved[owner]) for owner, source in sources.items()}
         placement = place(wanted, objects, tables)
         move = _Move(tables, objects, placement)
         result = move.counted()
@@ -103,6 +105,7 @@ class _Move:
         self._objects = objects
         self._placement = placement
         self._of_tables = {table.name: of_table(table, objects) for table in tables}
+        self._moves = {owner: list(noted(owner, objects, placement.homes)) for owner in placement.owners}
 
     def counted(self) -> Result:
         """Counts the rows, and checks that they and everything else fit."""
@@ -156,7 +159,7 @@ class _Move:
     def _fill(self, owner: str, folder: Path) -> Manifest:
         tensors = TensorWriter(folder, _PART_BYTES)
         records = Records(owner, self._placement.homes, self._policies(), tensors)
-        checkpoint = pb.Checkpoint()
+        checkpoint = pb.Checkpoint(moves=self._moves[owner])
         for before in self._of(owner):
             checkpoint.objects.extend(records.others(before))
         for table in self._tables:

@@ -137,14 +137,27 @@ def request_of(record: pb.ObjectRecord) -> Any:
 
 
 @dataclass
+class Moved:
+    """What one owner knows of moves. `left` has by id the objects that are another owner's, which it had before;
+    `copies` the ids of what it has of objects that still are another owner's. Of those in `coming`, that owner's
+    checkpoint is not given, so nobody knows here whose they are."""
+
+    left: dict[str, pb.MoveEffect] = field(default_factory=dict)
+    copies: set[str] = field(default_factory=set)
+    coming: list[pb.MoveEffect] = field(default_factory=list)
+
+
+@dataclass
 class Objects:
     """The objects of one owner beside tables, each after what it was made with.
 
     `of_tables` are the optimizers and schedulers of tables, with the name of the table; `others` have names, or objects
-    with names were made with them. `left_out` counts the rest: trainers, which have them, begin anew.
+    with names were made with them. `left_out` counts the rest: trainers, which have them, begin anew. Copies of objects
+    that are moving and still another owner's, as `moved` says, are none of these.
     """
 
     source: Source
+    moved: Moved
     of_tables: list[tuple[pb.ObjectRecord, str]] = field(default_factory=list)
     others: list[pb.ObjectRecord] = field(default_factory=list)
     left_out: int = 0
@@ -154,14 +167,22 @@ class Objects:
         """Names of the other objects."""
         return [record.name for record in self.others if record.name]
 
+    @property
+    def real(self) -> set[str]:
+        """Ids of the other objects, without those of which nobody knows yet whether they have come."""
+        coming = {each.object_id for effect in self.moved.coming for each in effect.objects}
+        return {record.object_id for record in self.others} - coming
 
-def objects_in(source: Source) -> Objects:
-    """Sorts the objects of a checkpoint."""
-    found = Objects(source)
+
+def objects_in(source: Source, moved: Moved) -> Objects:
+    """Sorts the objects of a checkpoint, of whose owner it is known what has moved."""
+    found = Objects(source, moved)
     by_id = {record.object_id: record for record in source.checkpoint.objects}
     table_of: dict[str, str] = {}
     plain: list[pb.ObjectRecord] = []
     for record in source.checkpoint.objects:
+        if record.object_id in moved.copies:
+            continue
         if record.class_name == names.SHARD:
             table_of[record.object_id] = record.name
             continue
