@@ -27,6 +27,18 @@ class FencedError(OSError):
     """Another owner has taken the data directory; the message says so."""
 
 
+class RemovedError(OSError):
+    """The data directory, or the file in it that its owner writes to, is not under its name any more; the message
+    says so."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            errno.ESTALE,
+            f"{path} was removed or renamed while its owner ran. The state is in memory alone: stop the owner in "
+            "order, and it writes a checkpoint",
+        )
+
+
 class Epoch:
     """The epoch of an owner in its data directory, higher than all that are there. Raises `OSError` if its file cannot
     be written."""
@@ -42,7 +54,8 @@ class Epoch:
         files.sync_folder(folder)
 
     def check(self) -> None:
-        """Raises `FencedError` if there is a higher epoch, and `OSError` if that cannot be told."""
+        """Raises `FencedError` if there is a higher epoch, and `OSError` if that cannot be told: `RemovedError` if the
+        whole directory is gone."""
         try:
             # Opening asks the server of a network file system, which `stat` need not do.
             os.close(os.open(self._path(self.number), os.O_RDONLY | os.O_CLOEXEC))
@@ -52,7 +65,7 @@ class Epoch:
         try:
             newest = max(self._numbers(), default=0)
         except FileNotFoundError:
-            return  # the whole directory was removed
+            raise RemovedError(self._folder) from None
         if newest > self.number:
             raise FencedError(
                 errno.ESTALE,

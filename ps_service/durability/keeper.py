@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ps_service.durability import rounds, writing
 from ps_service.durability.books import Bookkeeping, bookkeeping
-from ps_service.durability.epoch import FencedError
+from ps_service.durability.epoch import FencedError, RemovedError
 from ps_service.durability.keys import Keys, SignatureError
 from ps_service.durability.live.checkpoint import LiveCheckpoint
 from ps_service.durability.live.reuse import Earlier
@@ -72,7 +72,7 @@ class Keeper:
         self._epoch: Epoch | None = None
         self._leave_out = leave_out
         self._lock = ReportingLock()
-        self._is_over = False
+        self._is_over = self._is_removed = False
 
     def resume(self) -> None:
         """Restores the newest checkpoint, if there is one. Raises `CheckpointError` if that cannot be done."""
@@ -229,18 +229,29 @@ class Keeper:
             self._engine.events.note("checkpoint", f"the log could not be cut: {error}", "warning")
 
     def fenced(self) -> str:
-        """Why this owner must not go on, if another one has taken its data directory; otherwise empty."""
+        """Why this owner must not go on, if another one has taken its data directory; otherwise empty. If the directory
+        was removed, the log fails, and an owner without one goes on."""
         try:
             if self._epoch is not None:
                 self._epoch.check()
+            self._is_removed = False
         except FencedError as error:
             return error.strerror or str(error)
+        except RemovedError as error:
+            self._tell_removed(error)
         except OSError as error:
             _log.warning("the epoch in %s cannot be read: %s", self._store.folder, error)
         return ""
 
+    def _tell_removed(self, error: RemovedError) -> None:
+        if self._effects is not None:
+            self._effects.log.refuse(error)  # which `look_at_log` tells
+        elif not self._is_removed:
+            self._engine.events.note("checkpoint", str(error.strerror), "error")
+        self._is_removed = True
+
     def has_epoch(self) -> bool:
-        """Whether no other owner has taken the data directory; false also if that cannot be told."""
+        """Whether no other owner has taken the data directory; false also if that cannot be told, or it is gone."""
         try:
             if self._epoch is not None:
                 self._epoch.check()

@@ -67,6 +67,13 @@ class Disk:
         """Removes a file, if it is there."""
         path.unlink(missing_ok=True)
 
+    def is_at(self, path: Path, descriptor: int) -> bool:
+        """Whether a path names the file of a descriptor."""
+        try:
+            return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
+        except FileNotFoundError:
+            return False
+
     def sync_folder(self, folder: Path) -> None:
         """Waits until the names in a folder are on the disk."""
         files.sync_folder(folder)

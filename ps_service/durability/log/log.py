@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ps_service.durability.epoch import FencedError
+from ps_service.durability.epoch import FencedError, RemovedError
 from ps_service.durability.log import records
 from ps_service.durability.log.disk import Disk
 from ps_service.durability.log.segments import SEGMENT_BYTES, Segments
@@ -59,8 +59,8 @@ class Log:
     record could not be written; None if it could.
 
     With an `epoch`, that is checked before a sync counts, before a file begins, and before a record is appended a
-    second after the last check. If there is a higher one, the log fails as after a sync that has failed. With a
-    `chain`, records are signed.
+    second after the last check. If there is a higher one, the log fails as after a sync that has failed; so it does
+    if somebody has removed the file that is written to, or the folder. With a `chain`, records are signed.
     """
 
     def __init__(
@@ -172,15 +172,20 @@ class Log:
         self.check(self._wanted)
 
     def _note(self, error: OSError, nbytes: int) -> None:
-        """Keeps why a record of so many bytes could not be written. What waits hears of a higher epoch by the sync."""
+        """Keeps why a record of so many bytes could not be written. What waits hears of a higher epoch, or
+        of a file that was removed, by the sync."""
         self.trouble, self._wanted = self._explained(error), nbytes
-        if isinstance(error, FencedError):
+        if isinstance(error, FencedError | RemovedError):
             self._failure = error
 
     def _check_epoch(self) -> None:
         if self._epoch is not None:
             self._checked = _clock()
+            # First: who has a higher epoch may have removed the file, and then it is that which is told.
+            removed = self._segments.removed()
             self._epoch.check()
+            if removed is not None:
+                raise RemovedError(removed)
 
     def _check(self) -> None:
         if self._failure is not None:

@@ -117,6 +117,8 @@ class Segments:
         # Other processes on this folder have other numbers.
         self._numbers = itertools.count(time.time_ns())
         self._unsynced: list[Segment] = []
+        # The file that was written to last, also if all of it is synced; None if nothing was written yet.
+        self._written: Segment | None = None
         self._is_renamed = False
         # The fewest free files that there were since the log was cut before: so many were not needed.
         self._unneeded = 0
@@ -239,6 +241,7 @@ class Segments:
         last = self.used[-1]
         if last not in self._unsynced:
             self._unsynced.append(last)
+            self._written = last
         begin = position - last.start
         chain = self._chain
         body = begin + records.head_bytes(chain is not None)
@@ -249,6 +252,12 @@ class Segments:
         self._disk.write(last.descriptor, [header], begin)
         if chain is not None:
             chain.follow(header[records.HEADER_BYTES :])
+
+    def removed(self) -> Path | None:
+        """The name of the file that was written to last, if it is there no more, or another file has it. The caller
+        has `syncing`, or nobody writes meanwhile."""
+        written = self._written
+        return None if written is None or self._disk.is_at(written.path, written.descriptor) else written.path
 
     def has_space(self, position: int, nbytes: int) -> bool:
         """Whether the last file has space for a record of so many bytes at a position."""
@@ -312,6 +321,8 @@ class Segments:
     def _forget(self, segment: Segment) -> None:
         if segment in self._unsynced:
             self._unsynced.remove(segment)
+        if segment is self._written:
+            self._written = None
 
     def _keep(self, segment: Segment) -> None:
         if segment.nbytes <= _LARGEST * self._nbytes:

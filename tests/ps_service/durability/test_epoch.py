@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ps_service.durability import files, store
-from ps_service.durability.epoch import Epoch, FencedError
+from ps_service.durability.epoch import Epoch, FencedError, RemovedError
 from ps_service.durability.manifest import Manifest
 from ps_service.durability.store import CheckpointError, Store, finished
 from ps_wire.v1 import checkpoint_pb2 as pb
@@ -58,7 +58,8 @@ def test_who_removes_the_file_or_the_directory_takes_nothing(tmp_path: Path) -> 
     epoch.check()
     assert names(tmp_path) == ["epoch-000001"]
     shutil.rmtree(tmp_path)
-    epoch.check()
+    with pytest.raises(RemovedError, match=rf"^\[Errno \d+\] {tmp_path} was removed or renamed while its owner ran"):
+        epoch.check()
 
 
 @pytest.fixture
