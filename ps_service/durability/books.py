@@ -10,6 +10,7 @@ import torch
 from ps_service.durability import members
 from ps_service.durability.move_effects import moves_of
 from ps_service.numerics import generators
+from ps_service.sessions.reply_cache import BEING_WRITTEN
 from ps_wire.codec.payload import joined
 from ps_wire.v1 import checkpoint_pb2 as pb
 
@@ -55,13 +56,19 @@ def bookkeeping(engine: Engine) -> Bookkeeping:
     return Bookkeeping(message, answers)
 
 
+class NotNowError(Exception):
+    """An answer is just being appended to the log, so that nobody can tell on which side of a position it is."""
+
+
 def books_of_running(engine: Engine, position: int) -> Bookkeeping:
     """The same of an owner that goes on: requests without an answer will be sent again. Answers that are in the log
-    before a position are with those that are kept, wherever they are on their way."""
+    before a position are with those that are kept, wherever they are on their way. Raises `NotNowError`."""
     books = bookkeeping(engine)
     books.message.running = True
     running: dict[bytes, set[int]] = {}
     for each in engine.requests.running():
+        if each.made is not None and each.made[1].position == BEING_WRITTEN:
+            raise NotNowError
         if each.made is not None and each.trainer in books.answers and 0 < each.made[1].position <= position:
             number, answer = each.made
             books.answers[each.trainer][number] = answer

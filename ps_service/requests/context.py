@@ -282,7 +282,11 @@ class RequestContext:
         effects, self.effects = self.effects, None
         if effects is not None:
             self.committed = answer
-            effects.commit(self.trainer, number or self.number, answer)
+            try:
+                effects.commit(self.trainer, number or self.number, answer)
+            except BaseException:
+                self.committed = None  # the answer will be another one
+                raise
 
     def abandon(self) -> None:
         """Drops what was collected, because the request will run again."""

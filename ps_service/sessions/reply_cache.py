@@ -9,10 +9,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ps_wire.v1.frames_pb2 import Frame, Reply
+
+
+BEING_WRITTEN: Final = -1
+"""The position of an answer while its record is being appended to the log."""
 
 
 @dataclass(slots=True)
@@ -21,7 +25,7 @@ class Answer:
 
     `granted` has one object id for each reference that it gives; `held` are handles to other owners' objects in it,
     kept until the trainer holds its own. The trainer hardly waits for an `unhurried` one: it may go with the next. What
-    its request has changed is in the log before the `position`.
+    its request has changed is in the log before the `position`; that is `BEING_WRITTEN` while it may be there already.
     """
 
     frame: Frame

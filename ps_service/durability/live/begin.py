@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import nn
 
 from ps_service.durability import prepared_steps, rounds
-from ps_service.durability.books import Bookkeeping, books_of_running
+from ps_service.durability.books import Bookkeeping, NotNowError, books_of_running
 from ps_service.durability.live.parts import (
     Copies,
     Part,
@@ -95,7 +95,7 @@ def begin(engine: Engine, still: Quiescence, on_loop: OnLoop) -> Beginning:
                 continue  # they were made meanwhile
             try:
                 books = on_loop(partial(books_of_running, engine, position), _LOOP_SECONDS)
-            except TimeoutError:
+            except (TimeoutError, NotNowError):
                 continue
             books.message.position, books.message.code = position, still.code
             found = Beginning(position, books, objects, {})

@@ -13,6 +13,7 @@ from ps_service.durability.log.table_log import RequestRows, record_bytes
 from ps_service.durability.object_records import object_record
 from ps_service.durability.object_states import CannotBeKept, buffers_of, state_of
 from ps_service.requests import round_messages
+from ps_service.sessions.reply_cache import BEING_WRITTEN, Answer
 from ps_service.tables.stand_in import AllRows
 from ps_service.training.optimizers import HostedOptimizer
 from ps_service.training.prepared import LITTLE_BYTES
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from ps_service.parameters.locks import StepLock
     from ps_service.policies.offers import OfferKey
     from ps_service.sessions.effects import CallKind
-    from ps_service.sessions.reply_cache import Answer
     from ps_service.training.following import Held
     from ps_service.training.optimizers import Present
     from ps_wire.attempts import Attempt
@@ -389,6 +389,7 @@ class RequestEffects:
             record.answer_offset, record.answer_nbytes = payload.nbytes, answer.nbytes
             payload.chunks.extend(answer.chunks)
             payload.nbytes += answer.nbytes
+        answer.position = BEING_WRITTEN  # without a turn, a checkpoint may begin once it is there
         answer.position = answer.frame.reply.position = self._write()
 
     def _write(self) -> int:

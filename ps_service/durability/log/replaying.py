@@ -202,8 +202,11 @@ def _again(engine: Engine, trainer: bytes, again: pb.AgainEffect, source: Record
 
 
 def _answer(engine: Engine, record: pb.LogRecord, source: RecordSource) -> None:
-    """Keeps an answer, and grants the references in it."""
+    """Keeps an answer, and grants the references in it, unless the checkpoint has both: what it has of sessions may be
+    a little later than the position at which the log goes on."""
     session = engine.sessions.open(record.trainer)
+    if record.answer.frame.number and record.answer.number in session.taken_numbers:
+        return
     for object_id in record.granted:
         hosted = engine.registry.get(object_id)
         if hosted is not None:
