@@ -34,9 +34,10 @@ def write_live(engine: Engine, folder: Path, place: tuple[int, bytes] = (0, b"")
     """Writes the named objects of an owner without a log that goes on into an empty folder, all as between the same
     steps. A log that it had before ends at the place, a position and the code of the record before it.
 
-    It has no sessions, and continues no incarnation, because trainers go on. It has what moves have made of objects:
-    a copy that has come and is still another owner's is written like the other objects. Returns the manifest, and for
-    how many seconds steps had to wait. Raises `StillBusy` if hosted code holds what would have to be read.
+    It has no sessions, nor steps that were prepared for passes of these, and continues no incarnation, because trainers
+    go on. It has what moves have made of objects: a copy that has come and is still another owner's is written like the
+    other objects. Returns the manifest, and for how many seconds steps had to wait. Raises `StillBusy` if hosted code
+    holds what would have to be read.
     """
     generator, (position, code) = generators.states(engine.device), place
     message = pb.Checkpoint(generator=generator, position=position, code=code, moves=moves_of(engine))
@@ -56,7 +57,8 @@ def write(engine: Engine, books: Bookkeeping, folder: Path, orderly: bool) -> Ma
     end not `orderly`, locks that it holds are waited for, with a time limit.
     """
     read = partial(state_of, engine, None if orderly else time.monotonic() + _PATIENCE_SECONDS)
-    return _written(engine, books, folder, engine.registry.objects(), read, continued(engine))
+    prepared = prepared_steps.read(engine)
+    return _written(engine, books, folder, engine.registry.objects(), read, continued(engine), prepared)
 
 
 def _written(
@@ -66,13 +68,14 @@ def _written(
     hosted: Sequence[HostedObject],
     read: Callable[[HostedObject], Any],
     incarnations: tuple[str, ...],
+    prepared: Sequence[prepared_steps.Read] = (),
 ) -> Manifest:
     tensors = TensorWriter(folder)
     checkpoint = books.message
     add_answers(books, tensors)
     objects = Records(FileStorage(tensors), read)
     checkpoint.objects.extend(objects.records(hosted))
-    prepared_steps.write_all(prepared_steps.read(engine), checkpoint, FileStorage(tensors))
+    prepared_steps.write_all(prepared, checkpoint, FileStorage(tensors))
     tensors.flush()
     checkpoint.runs.extend(runs_of(engine, hosted))
     return finished(folder, checkpoint, engine.name, incarnations, objects.left_out)

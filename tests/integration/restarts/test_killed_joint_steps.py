@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,8 +14,10 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_service.durability.point_in_time import Moment, build
 from tests.conftest import StartProcess
 from tests.integration.restarting import Owner
+from tests.integration.restarts.test_replay import made
 from tests.integration.support import bits
 from trainer_client.optimizers.optimizer import DistributedOptimizer
 
@@ -210,3 +213,21 @@ async def test_a_killed_process_makes_its_part_of_the_step(
                 assert await model.step(ctx, i) == {"ps0": i + 1, "ps1": i + 1}
             model.locally(i)
         assert await model.same()
+
+
+async def test_a_state_that_was_built_has_no_steps_of_passes_that_nobody_goes_on_with(
+    both: list[Owner], model: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It has no sessions, so none would end with them, and all later checkpoints would have their gradients."""
+
+    async def copy() -> None:
+        await asyncio.to_thread(shutil.copytree, both[1].folder, tmp_path / "copy")
+
+    meanwhile(monkeypatch, "apply_accepted", copy)
+    async with model.ps.context() as ctx:
+        await model.step(ctx, 0)
+    await asyncio.to_thread(build, tmp_path / "copy", Moment(), tmp_path / "built", made)
+    async with Owner(tmp_path / "copy", "ps1", durability="always") as owner:
+        assert len(owner.server.engine.prepared.all()) == 1
+    async with Owner(tmp_path / "built", "ps1", durability="always") as owner:
+        assert not owner.server.engine.prepared.all() and len(owner.server.engine.registry) == 2
