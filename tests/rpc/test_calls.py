@@ -329,7 +329,7 @@ def test_default_timeout_used() -> None:
         rpc.rpc_sync(TO, s.let_go, args=("default_timeout",))
 
 
-def test_a_short_default_timeout_does_not_apply_to_finding_the_member() -> None:
+def test_with_a_short_default_timeout_a_call_to_a_number_fails_when_it_is_awaited() -> None:
     number, before = rpc.get_worker_info(TO).id, rpc.get_rpc_timeout()
     try:
         rpc.set_rpc_timeout(1e-6)

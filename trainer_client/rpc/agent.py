@@ -28,7 +28,7 @@ from ps_wire.numbers import check_timeout
 from ps_wire.runtime import tasks
 from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import AttachRequest, LookupRequest, Member, MembersRequest
+from ps_wire.v1.operations_pb2 import AttachRequest, Member, MembersRequest
 from trainer_client.client import objects
 from trainer_client.client.client import Client
 from trainer_client.handles.handles import RemoteModule
@@ -37,6 +37,7 @@ from trainer_client.profiling.members import NO_NUMBER
 from trainer_client.rpc.entry import Entry
 from trainer_client.rpc.gradients import OwnGradients
 from trainer_client.rpc.leased_entry import LeasedEntry
+from trainer_client.rpc.numbers import Numbers, looked_up
 from trainer_client.rpc.options import UNSET, DeviceMaps
 from trainer_client.rpc.planning import Plan
 from trainer_client.rpc.static_entry import StaticEntry
@@ -91,6 +92,7 @@ class Agent:
         self.arrivals = itertools.count(1)
         self._lock = threading.Lock()
         self._workers: dict[str, WorkerInfo] = {}
+        self._numbers = Numbers()
         self.unary = UnaryRequests(settings.tls, token=settings.token)
         self._beats: Periodic | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -250,8 +252,9 @@ class Agent:
 
     # Members
 
-    def worker(self, who: str | int | WorkerInfo) -> WorkerInfo:
-        """A member, by name or number. Raises `RuntimeError` if the directory has no such member."""
+    def worker(self, who: str | int | WorkerInfo, seconds: float = 0.0) -> WorkerInfo:
+        """A member, by name or number. Raises `RuntimeError` if the directory has no such member, and
+        `DeadlineExceededError` if it does not answer within these seconds, or with 0 within the usual time."""
         if isinstance(who, WorkerInfo):
             return who
         if not isinstance(who, (str, int)) or isinstance(who, bool):
@@ -260,26 +263,31 @@ class Agent:
             )
         if isinstance(who, int) and not 0 <= who < 1 << 63:
             raise RuntimeError(f"could not find destination: unknown member {who}: the numbers of members begin at 0")
-        known = self._workers.get(who) if isinstance(who, str) else None
-        return known or self._looked_up(who)
+        name = who if isinstance(who, str) else self._name_of(who)
+        known = None if name is None else self._workers.get(name)
+        return known or self._looked_up(who, seconds)
 
-    def _looked_up(self, who: str | int, seconds: float = 0.0) -> WorkerInfo:
-        """Asks the directory for a member, and waits until it has joined."""
-        request = LookupRequest(name=who) if isinstance(who, str) else LookupRequest(id=who)
-        request.wait_seconds = seconds
+    def _name_of(self, number: int) -> str | None:
+        """The member with a number; None if the directory has to be asked."""
+        if self.together is not None:
+            return self.together[number] if number < len(self.together) else None  # their numbers are their ranks
+        return self._numbers.find(number, self.directory)
+
+    def _looked_up(self, who: str | int, seconds: float = 0.0, waits: bool = False) -> WorkerInfo:
+        """Asks the directory for a member; arguments as for `looked_up`, with 0 for as long as members are waited for.
+        Raises as `worker`."""
+        answer = looked_up(self.client.others, self.directory, who, self.name, seconds or self.patience, waits)
         try:
-            member = Pending.run(self.loop, self._found(request)).wait()
+            member = Pending.run(self.loop, answer).wait()
+        except DeadlineExceededError:
+            raise
         except PsError as error:
             raise RuntimeError(f"could not find destination: unknown member {who!r}: {error}") from error
         known = self._workers[member.name] = WorkerInfo(member.name, member.id)
+        session = self.client.sessions.get(member.name)
+        if session is not None:
+            self._numbers.keep(member.id, session, self.directory)
         return known
-
-    async def _found(self, request: LookupRequest) -> Member:
-        async with told(
-            lambda: f"{self.name!r} calls {request.name!r}, which is not in the directory at {self.directory.address}",
-            Deadline(request.wait_seconds or self.patience),
-        ):
-            return await self.client.others.ask(self.directory, request)
 
     def workers(self) -> list[WorkerInfo]:
         """All members, in the order of their numbers."""
@@ -298,18 +306,23 @@ class Agent:
         """The session with a member; opens one if there is none. A timeout of 0 is no limit, and -1 the default. In an
         open group, a member that has not joined is waited for, if it is given by its name. Raises as `rpc_sync`, and
         `InvalidArgumentError` if it has another device than its device map says."""
-        name = who if isinstance(who, str) else self.worker(who).name
+        name = who if isinstance(who, str) else self.worker(who, self.longest(timeout)).name
         session = self.client.sessions.get(name)
         if session is not None and session.state != "closed":
             return session
-        seconds = min(self.seconds(timeout) or self.patience, self.patience)
+        seconds = self.longest(timeout)
         if self.together is None:
-            self._looked_up(name, seconds)
+            self._looked_up(name, seconds, waits=True)
         elif name not in self._workers:
-            self._looked_up(name)
+            self._looked_up(name, seconds)
         session = Pending.run(self.loop, self._reached(name, seconds)).wait()
+        self._numbers.keep(self._workers[name].id, session, self.directory)
         self.placement.check(name, session.device)
         return session
+
+    def longest(self, timeout: float) -> float:
+        """Seconds for which a call with this timeout may look for its member."""
+        return min(self.seconds(timeout) or self.patience, self.patience)
 
     async def _reached(self, name: str, seconds: float) -> Session:
         async with (

@@ -81,9 +81,13 @@ def remote(
     """Calls a function or a class on a member, leaves the result there, and returns a reference at once.
 
     An error of the call is raised when the reference is used. Arguments as for `rpc_sync`.
+
+    Raises:
+        RuntimeError: There is no such member.
+        DeadlineExceededError: The directory did not say in time which member has the number `to`.
     """
-    pending = _call(to, func, args, kwargs, timeout, "remote")
-    owner = agent().worker(to).name
+    owner = to if isinstance(to, str) else agent().worker(to, agent().longest(timeout)).name
+    pending = _call(owner, func, args, kwargs, timeout, "remote")
     return RRef.of_pending(agent().outstanding(pending), owner)
 
 
