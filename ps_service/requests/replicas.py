@@ -77,12 +77,15 @@ def push(ctx: RequestContext, request: pb.PushRequest, reply: pb.PushReply) -> N
 def add_gradients(ctx: RequestContext, request: pb.AddGradientsRequest, reply: pb.AddGradientsReply) -> None:
     """Adds the gradients of a replica to those of a pass."""
     hosted = ctx.find(request.target)
-    pushes.check_covered(optimizer_of(ctx.engine.registry.find(Ref.from_message(request.optimizer))), hosted)
+    covered = pushes.check_covered(optimizer_of(ctx.engine.registry.find(Ref.from_message(request.optimizer))), hosted)
     id = fields.context_id(request)
     ctx.engine.contexts.check_held(id, ctx.trainer)
     pushed = pushes.read(hosted, request.positions, ctx.read_plain(request.gradients), request.steps)
     context = ctx.engine.contexts.open(id, ctx.trainer)
     context.bring([each.gradient for each in pushed], [each.steps for each in pushed])
+    left_out, not_stepped = pushes.not_taken(covered, hosted, request.positions, pushed)
+    reply.left_out.extend(left_out)
+    reply.not_stepped.extend(not_stepped)
 
 
 def expected_seconds(ctx: RequestContext, request: pb.PushRequest) -> float:

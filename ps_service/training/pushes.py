@@ -14,7 +14,7 @@ from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from ps_service.hosting.objects import HostedObject
     from ps_service.training.optimizers import HostedOptimizer
@@ -70,6 +70,24 @@ def left_out(
     taken = {id(parameter) for parameter, gradient in pairs if gradient is not None}
     parameters = [*hosted.parameters.values()]
     return [each for each in positions if id(parameters[each]) not in taken]
+
+
+def not_taken(
+    covered: Container[int], hosted: HostedObject, positions: Sequence[int], pushed: Sequence[Pushed]
+) -> tuple[list[int], list[int]]:
+    """Those of the pushed positions that were not read, and those of the others whose parameters are not covered. An
+    optimizer covers the parameters with the `id()` in `covered`."""
+    if sum(id(each.gradient.parameter) in covered for each in pushed) == len(positions):
+        return [], []
+    parameters, was_read = [*hosted.parameters.values()], {id(each.gradient.parameter) for each in pushed}
+    left_out, not_covered = [], []
+    for position in positions:
+        parameter = id(parameters[position])
+        if parameter not in was_read:
+            left_out.append(position)
+        elif parameter not in covered:
+            not_covered.append(position)
+    return left_out, not_covered
 
 
 def check_covered(optimizer: HostedOptimizer, hosted: HostedObject) -> dict[int, int]:

@@ -911,8 +911,12 @@ class AddGradientsRequest(_message.Message):
     def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., target: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ..., positions: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., steps: _Optional[_Iterable[int]] = ..., optimizer: _Optional[_Union[_values_pb2.Handle, _Mapping]] = ...) -> None: ...
 
 class AddGradientsReply(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("left_out", "not_stepped")
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    NOT_STEPPED_FIELD_NUMBER: _ClassVar[int]
+    left_out: _containers.RepeatedScalarFieldContainer[int]
+    not_stepped: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, left_out: _Optional[_Iterable[int]] = ..., not_stepped: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StateRequest(_message.Message):
     __slots__ = ("target",)

@@ -114,7 +114,7 @@ class Exchange:
                 raise has_counted()
             if reply.push.HasField("pull"):
                 self.tensors.take(number, reply.push.pull, payload)
-            self._undo_left_out(sent, reply.push.left_out)
+            self.undo_left_out(sent, reply.push.left_out)
             if stepped.dropped:
                 self.undo(sent)
             counted()
@@ -130,7 +130,7 @@ class Exchange:
 
     def add_to_pass(
         self, context: OpenPass, opt: OwnersOptimizer, lends: bool, of_pass: bool
-    ) -> tuple[Sent, Callable[[], InFlightRequest[None]]]:
+    ) -> tuple[Sent, Callable[[], InFlightRequest[pb.AddGradientsReply]]]:
         """Writes gradients to add to those that a pass has on the owner, for a step of `opt`; what sends them, too.
         They are those that the pass has here, if they are `of_pass`; otherwise `.grad`, or with local steps the
         difference that these have made. With `lends` they are not written to from now on."""
@@ -144,8 +144,8 @@ class Exchange:
         request.optimizer.CopyFrom(opt.remotes[self.session.owner].name)
         sent = self._write(request, payload, gradients, lends)
 
-        def send() -> InFlightRequest[None]:
-            adding = self.session.submit(frame, payload, noop)
+        def send() -> InFlightRequest[pb.AddGradientsReply]:
+            adding = self.session.submit(frame, payload, lambda reply, _: reply.add_gradients)
             adding.in_pass = context
             return adding
 
@@ -213,8 +213,10 @@ class Exchange:
             for name, each in sent.encoded.items():
                 self._undo(self._feedback, sent, name, each)
 
-    def _undo_left_out(self, sent: Sent, positions: Sequence[int]) -> None:
+    def undo_left_out(self, sent: Sent, positions: Sequence[int]) -> None:
         """Undoes the gradients at positions whose parameters the optimizer does not step. The others count."""
+        if not positions:
+            return
         with self._lock:
             if self._feedback is None or not sent.open:
                 return

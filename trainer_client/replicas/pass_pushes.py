@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from ps_wire.reported import Reported
+    from ps_wire.v1.operations_pb2 import AddGradientsReply
     from trainer_client.replicas.exchange import Exchange, Sent
     from trainer_client.replicas.protocols import Added, OpenPass, OwnersOptimizer, Pushable
     from trainer_client.session.in_flight import InFlightRequest
@@ -58,7 +59,7 @@ class PassPushes:
         answered, and their parameters are here."""
         own = self.check(opt)
         sent: list[Sent] = []
-        sends: dict[str, list[Callable[[], InFlightRequest[None]]]] = {}
+        sends: dict[str, list[Callable[[], InFlightRequest[AddGradientsReply]]]] = {}
         try:
             for each in self.exchanges:
                 gradients, send = each.add_to_pass(context, own, lends=lends, of_pass=joins)
@@ -154,6 +155,7 @@ class _PassPush:
         finally:
             if self.closes:
                 self.context.close()
+        self._undo_left_out()
         if stepped.dropped:
             self.pushes.undo(self.sent)
         for each in self.sent:
@@ -172,6 +174,19 @@ class _PassPush:
         own = [each for each in self.pushes.exchanges if each.session.owner == owner]
         _let_go([self.pulls.get(owner, ())])
         self.pulls[owner] = [each.pull(None, int, follows) for each in own if self.pull]
+
+    def _undo_left_out(self) -> None:
+        """Undoes the gradients that the owners have left out, when those of the others count. In a pass of the program,
+        other optimizers may step with those that this one does not step."""
+        added = {owner: iter(requests) for owner, requests in self.added.items()}
+        for exchange, sent in zip(self.pushes.exchanges, self.sent, strict=True):
+            request = next(added[exchange.session.owner])
+            if not request.settled or request.error is not None:
+                continue
+            reply = request.result()
+            exchange.undo_left_out(sent, reply.left_out)
+            if not self.joins:
+                exchange.undo_left_out(sent, reply.not_stepped)
 
     def _undo_if_open(self) -> None:
         # Once it is decided on several owners that gradients count, they do on some of them.

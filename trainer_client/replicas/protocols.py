@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ps_wire.refs import Ref
     from ps_wire.reported import Reported
     from ps_wire.v1.frames_pb2 import Frame, Reply
-    from ps_wire.v1.operations_pb2 import ContextId
+    from ps_wire.v1.operations_pb2 import AddGradientsReply, ContextId
     from ps_wire.v1.values_pb2 import Handle
     from trainer_client.pending import Pending
     from trainer_client.session.in_flight import InFlightRequest
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Added = Mapping[str, Sequence["InFlightRequest[None]"]]
+Added = Mapping[str, Sequence["InFlightRequest[AddGradientsReply]"]]
 """The requests that add gradients to a pass, by owner."""
 
 
