@@ -64,8 +64,9 @@ class Compensate:
     """Corrects a stale gradient to first order: g + lambda * g * g * (w_now - w_read), elementwise.
 
     DC-ASGD: S. Zheng et al., "Asynchronous Stochastic Gradient Descent with Delay Compensation", ICML 2017. The
-    owner keeps copies of the parameters at the last 16 versions, and of the rows of tables those that changed between
-    them; older gradients do not count.
+    owner keeps copies of the parameters after the last 16 steps, and of the rows of tables those that changed between
+    them; older gradients do not count. Whatever else writes to a parameter counts as a step: other optimizers, a load
+    of the module's state, and its own code.
 
     Attributes:
         lambda_: Strength of the correction.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 import sys
 from typing import TYPE_CHECKING, Final, Protocol
+from weakref import ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from weakref import ref
 
     import torch
 
@@ -47,6 +47,13 @@ class Readers(Protocol):
         """Notes that hosted code has written to a parameter: graphs that have saved it must not use it."""
 
 
+class Follower(Protocol):
+    """Is told when a parameter has other values."""
+
+    def keep(self, state: ParameterState) -> None:
+        """The parameter of a state has other values, and nobody writes to it now."""
+
+
 class Pin:
     """Counts the users of one storage of a parameter. `reading` is the number of running reads, and `written` counts
     the in-place writes by hosted code outside of steps. What an open graph keeps of the storage refers to the `token`,
@@ -77,11 +84,11 @@ class ParameterState:
     for present readers, and new ones wait for it), and `writing` once that has begun to. `steps` counts the steps that
     were applied to it, `writes` the calls that have written to it where it is, as their own code did, and `changes` all
     other writes, also those by steps. Its marks count from `first_mark`. `readers` are the calls of the modules that
-    have it.
+    have it, and `followers` those that are told of its values.
     """
 
     __slots__ = (
-        *("changes", "claimed", "first_mark", "of_module", "pin", "readers", "stepped"),
+        *("changes", "claimed", "first_mark", "followers", "of_module", "pin", "readers", "stepped"),
         *("steps", "visible", "writes", "writing"),
     )
 
@@ -93,12 +100,30 @@ class ParameterState:
         # compares them with those of the parameter of the same name.
         self.first_mark = secrets.randbits(63) + 1
         self.readers: list[ref[Readers]] = []
+        self.followers: tuple[ref[Follower], ...] = ()
         # What others than a call read while that has the parameter with memory of its own. Set under the lock.
         self.visible: torch.Tensor | None = None
 
     def visible_of(self, parameter: torch.Tensor) -> torch.Tensor:
         """A tensor with the memory of the parameter that others than a call on its module may read."""
         return parameter if self.visible is None else self.visible
+
+    def follow(self, follower: Follower) -> None:
+        """Tells somebody of its values from now on, as long as that is there."""
+        self.followers = (*(each for each in self.followers if each() is not None), ref(follower))
+
+    def tell(self) -> None:
+        """Tells its followers that it has other values."""
+        for each in self.followers:
+            if (follower := each()) is not None:
+                follower.keep(self)
+
+    def rewritten(self) -> None:
+        """Notes that something else than a step has written to it. If it is followed, that counts as one, so that
+        whoever has read it before has not read the same as those who read it now."""
+        if any(each() is not None for each in self.followers):
+            self.steps += 1
+            self.tell()
 
 
 def readers_of(states: Iterable[ParameterState]) -> set[Readers]:

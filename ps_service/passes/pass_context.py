@@ -196,6 +196,11 @@ class PassContext:
         with self._lock:
             return self._readings.staleness(parameters, parameter_states)
 
+    def of_each(self, parameters: Sequence[torch.Tensor]) -> list[int | None]:
+        """As `FirstReadings.of_each`."""
+        with self._lock:
+            return self._readings.of_each(parameters)
+
     def scale(self, parameters: Sequence[torch.Tensor], factor: float) -> None:
         """Multiplies the gradients of some parameters."""
         with self._lock:

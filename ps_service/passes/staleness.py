@@ -49,6 +49,11 @@ class FirstReadings:
             if first is None or count < first:
                 known[key] = count
 
+    def of_each(self, parameters: Sequence[torch.Tensor]) -> list[int | None]:
+        """The number of steps of each parameter when the pass first read it; steps of the pass itself are added. None
+        for those that it has not read through a hosted module."""
+        return [self._steps.get(id(each)) for each in parameters]
+
     def staleness(
         self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState], counts: int = 0
     ) -> int | None:

@@ -298,6 +298,7 @@ class ParameterChanges:
         self._bound.parameter_locks.note_written(state.pin)
         self.watches[i].seen = state.pin.written
         state.writes += 1
+        state.rewritten()
         self.written = True
         for readers in readers_of([state]):
             readers.note_written(state)
@@ -312,6 +313,7 @@ class ParameterChanges:
             return False
         self.written = True
         state.writes += 1
+        state.rewritten()
         state.pin = Pin()
         _note_changed(state)
         return True

@@ -118,12 +118,14 @@ class ViewBinding(Binding):
                 parameter.data.copy_(leaf.detach())
             increment_version(leaf)  # open passes that have saved it would find the new values
             state.writes += 1
+            state.rewritten()
         elif is_written(leaf):
             self.hosted.writers.add(self.code)
             # Open passes that have saved the leaf, or that of another module, need the values from before.
             increment_version(leaf)
             self.parameter_locks.note_written(state.pin)
             state.writes += 1
+            state.rewritten()
         if i in self._overtaken and (is_moved or is_written(leaf)):
             failed = self.overtaken(i)
         if leaf.requires_grad is not parameter.requires_grad:

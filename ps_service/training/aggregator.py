@@ -322,7 +322,7 @@ class Aggregator(RestoredRounds):
         counted = sorted(close.counted, key=lambda each: each.key)
         pool, self._pool = self._pool, Pool(self.reported)
         try:
-            terms = pool.terms() or [self._term(each.key, each.weight, each.staleness) for each in counted]
+            terms = pool.terms() or [self._term(each.key, each.weight) for each in counted]
             gradients = RoundGradients(terms, close.divisor)
             if self.journal is None:
                 self.steps.apply(gradients, close.version)
@@ -370,16 +370,16 @@ class Aggregator(RestoredRounds):
         if self.journal is None or self.journal.untold(event):
             self.take_back([event], [event.counted])
 
-    def _term(self, key: OfferKey, weight: float, staleness: int) -> Term:
+    def _term(self, key: OfferKey, weight: float) -> Term:
         contribution, read, _ = self._offered[key]
-        return Term(self.steps.compensated(contribution, read, staleness), weight)
+        return Term(self.steps.compensated(contribution, read), weight)
 
     def _add_to_pool(self, event: Pooled) -> None:
         """Adds gradients to the sum of the open round. Unless they complete it, their trainer may end the pass now."""
         counted = event.counted
         contribution, read, _ = self._offered[counted.key]
         try:
-            gradients = self.steps.compensated(contribution, read, counted.staleness).gradients
+            gradients = self.steps.compensated(contribution, read).gradients
             own = [None if each is None else each.clone() for each in gradients]
             total = self._pool.sum_with(own, counted.weight)
             if self.journal is not None:

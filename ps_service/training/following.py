@@ -264,4 +264,4 @@ class Following:
         if held is None:
             return None
         contribution, read = held
-        return self.steps.compensated(contribution, read, self.steps.optimizer.version - read)
+        return self.steps.compensated(contribution, read)

@@ -56,14 +56,12 @@ def step_together(
         staleness: dict[int, int] = {}
         logged = None if notes is None else [noted(share.present) for share in shares]
         if shares:
-            _apply(shares, nbytes, locks)
+            staleness = _apply(shares, context, nbytes, locks)
             for share in shares:
-                share.optimizer.count(share.parameters, share.states, context)
                 if logged is not None and notes is not None:
                     note = notes[optimizers.index(share.optimizer)]
                     note(share.optimizer, share.optimizer.version + 1, logged.pop(0))
                 share.optimizer.version += 1
-                staleness[share.optimizer.number] = context.last_staleness
         if attempt is None:
             return [Stepped(each.version, staleness.get(each.number, 0)) for each in optimizers]
         for each in optimizers:
@@ -73,7 +71,8 @@ def step_together(
         ]
 
 
-def _apply(shares: Sequence[_Share], nbytes: int, locks: ParameterLocks) -> None:
+def _apply(shares: Sequence[_Share], context: PassContext, nbytes: int, locks: ParameterLocks) -> dict[int, int]:
+    """Applies all shares or none, and counts their steps. Returns the staleness by the number of the optimizer."""
     parameters: dict[int, Any] = {}
     states: dict[int, ParameterState] = {}
     for share in shares:
@@ -94,3 +93,8 @@ def _apply(shares: Sequence[_Share], nbytes: int, locks: ParameterLocks) -> None
             for copy in undo:
                 copy.restore()
             raise
+        staleness = {}
+        for share in shares:
+            share.optimizer.count(share.parameters, share.states, context)
+            staleness[share.optimizer.number] = context.last_staleness
+        return staleness

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import torch
-
-from ps_service.policies.rules import OLDEST_COMPENSATED
-from ps_service.tables.backups import RowBackups
-from ps_service.tables.row_gradients import rows_gradient
-from ps_service.tables.stand_in import AllRows, summed_rows
+from ps_service.training.parameter_history import ParameterHistory
 from ps_service.training.round_gradients import Contribution
 from ps_wire.policies import Compensate
 from ps_wire.runtime.noop import noop
 
 if TYPE_CHECKING:
+    import torch
+
     from ps_service.parameters.locks import StepLock
     from ps_service.parameters.state import ParameterState
     from ps_service.passes.pass_context import PassContext
@@ -78,19 +75,23 @@ class RoundSteps:
         stale = getattr(policy, "stale", None)
         self._history = None
         if isinstance(stale, Compensate):
-            self._history = ParameterHistory(self.optimizer.parameters, stale.lambda_)
-            self._history.keep(self.optimizer.version)
+            optimizer = self.optimizer
+            self._history = ParameterHistory(optimizer.parameters, optimizer.parameter_states, stale.lambda_)
+            self._history.reach(optimizer.version)
 
     @property
     def compensates(self) -> bool:
         """Whether stale gradients are corrected."""
         return self._history is not None
 
-    def compensated(self, contribution: Contribution, read: int, staleness: int) -> Contribution:
-        """A contribution with corrected gradients, if they are stale and the policy says so."""
-        if self._history is None or staleness <= 0:
+    def compensated(self, contribution: Contribution, read: int) -> Contribution:
+        """A contribution with gradients that are corrected, if the policy says so, by what has changed since their
+        trainer has read the parameters; `read` is the version then, for those of which that is all that is known."""
+        if self._history is None:
             return contribution
-        return contribution._replace(gradients=self._history.compensated(contribution.gradients, read))
+        context = contribution.context
+        steps = None if context is None else context.of_each(self.optimizer.parameters)
+        return contribution._replace(gradients=self._history.compensated(contribution.gradients, read, steps))
 
     def apply(
         self,
@@ -118,7 +119,7 @@ class RoundSteps:
                     self._unchanged.extend(range(first, optimizer.version + 1))
         finally:
             if self._history is not None:
-                self._history.keep(self.optimizer.version)
+                self._history.reach(self.optimizer.version)
 
     def contribution(self, context: PassContext | None) -> Contribution:
         """The gradients of a context for covered parameters, to be offered to a round. Raises as
@@ -147,58 +148,3 @@ class RoundSteps:
                     break
                 read -= 1
             return max(read, 0)
-
-
-class ParameterHistory:
-    """The parameters at the last versions of their optimizer, and the strength of the correction. Of a parameter,
-    copies are kept; of the rows of a table, copies of those that the steps between have changed."""
-
-    def __init__(self, parameters: Sequence[torch.Tensor], strength: float) -> None:
-        self._strength = strength
-        self._parameters = parameters
-        self._backups = [RowBackups(each.table) if isinstance(each, AllRows) else None for each in parameters]
-        self._copies: OrderedDict[int, list[torch.Tensor | None]] = OrderedDict()
-
-    def keep(self, version: int) -> None:
-        """Keeps the parameters as they are now, as those of a version. Forgets versions that are too old."""
-        if version not in self._copies:
-            self._copies[version] = [
-                None if isinstance(each, AllRows) else each.detach().clone() for each in self._parameters
-            ]
-            for backups in filter(None, self._backups):
-                backups.end(version)
-        while len(self._copies) > OLDEST_COMPENSATED + 1:
-            self._copies.popitem(last=False)
-        for backups in filter(None, self._backups):
-            backups.forget(next(iter(self._copies)))
-
-    def compensated(self, gradients: Sequence[torch.Tensor | None], read: int) -> list[torch.Tensor | None]:
-        """The gradients g + strength * g * g * (now - then), elementwise, as of the version that they were computed
-        with. If that is not kept, they are from before the policy was set, and returned as they are."""
-        if read not in self._copies:
-            return list(gradients)
-        return [
-            None if gradient is None else self._compensated(position, gradient, read)
-            for position, gradient in enumerate(gradients)
-        ]
-
-    def _compensated(self, position: int, gradient: torch.Tensor, read: int) -> torch.Tensor:
-        strength, backups = self._strength, self._backups[position]
-        if backups is not None:
-            keys, rows = summed_rows(gradient)
-            return rows_gradient(keys, rows + strength * rows * rows * backups.moved(keys, read))
-        now, then = self._parameters[position].detach(), self._copies[read][position]
-        assert then is not None
-        if not gradient.is_sparse:
-            return gradient + strength * gradient * gradient * (now - then)
-        sparse = gradient.coalesce()
-        index, values = sparse.indices(), sparse.values()
-        moved = now[tuple(index)] - then[tuple(index)]
-        return torch.sparse_coo_tensor(
-            index,
-            values + strength * values * values * moved,
-            sparse.shape,
-            is_coalesced=True,
-            check_invariants=False,
-            device=values.device,
-        )

@@ -88,6 +88,9 @@ def _load_module(
                     with suppress(RuntimeError):  # of what cannot be copied, and was not changed either
                         module.load_state_dict(before)
                 raise InvalidArgumentError(f"the state does not fit {target}: {error}") from None
+            finally:
+                for each in target.parameter_states:
+                    each.rewritten()
     return missing, unexpected
 
 

@@ -66,6 +66,16 @@ class StepAccess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        try:
+            for state in self.states:
+                if state.followers:
+                    state.tell()
+        finally:
+            self._leave(kind, error, trace)
+
+    def _leave(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._waiting is not None:
             self._waiting.__exit__(kind, error, trace)
             return

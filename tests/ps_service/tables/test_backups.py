@@ -8,11 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ps_service.parameters.state import ParameterState
 from ps_service.tables.backups import RowBackups
 from ps_service.tables.hosted_table import HostedTable
 from ps_service.tables.row_gradients import rows_gradient
 from ps_service.tables.stand_in import summed_rows
-from ps_service.training.round_steps import ParameterHistory
+from ps_service.training.parameter_history import ParameterHistory
 from ps_wire.tables import options
 
 COUNT = 6
@@ -50,20 +51,24 @@ everything = torch.arange(COUNT)
 )
 @settings(max_examples=25)
 def test_rows_have_moved_by_what_whole_copies_say(steps: list[list[set[int]]], wanted: set[int]) -> None:
-    items = table()
-    history, copies = ParameterHistory([items.parameter], 0.25), {}
-    history.keep(0)
+    items, state = table(), ParameterState()
+    history, copies = ParameterHistory([items.parameter], [state], 0.25), {}
+    history.reach(0)
     copies[0] = items.shard.read(everything)
     for version, parts in enumerate(steps, start=1):
         for numbers in parts:
             update(items, list(numbers))
-        history.keep(version)
+        state.steps = 2 * version
+        state.tell()
+        history.reach(version)
         copies[version] = items.shard.read(everything)
     rows = torch.tensor(sorted(wanted))
     gradient = rows_gradient(rows, torch.ones(len(rows), 2))
     for version, then in copies.items():
         ((found,)) = history.compensated([gradient], version)
-        assert found is not None
+        ((by_steps,)) = history.compensated([gradient], 0, [2 * version])
+        assert found is not None and by_steps is not None
+        assert torch.equal(summed_rows(found)[1], summed_rows(by_steps)[1])
         # Of 17 versions, as of other parameters; a gradient of an older one is left as it is.
         is_kept = version >= len(steps) - 16
         moved = (items.shard.read(everything) - then)[rows] if is_kept else torch.zeros(len(rows), 2)
@@ -83,17 +88,18 @@ def test_a_row_that_began_anew_has_not_moved() -> None:
 
 
 def test_old_steps_are_forgotten_and_so_is_who_asked() -> None:
-    items = table()
-    history = ParameterHistory([items.parameter], 0.25)
+    items, state = table(), ParameterState()
+    history = ParameterHistory([items.parameter], [state], 0.25)
     for version in range(40):
         update(items, [version % COUNT])
-        history.keep(version)
+        state.steps = version
+        state.tell()
     (backups,) = (each() for each in items.backups)
     assert backups is not None and len(backups._steps) == 16
     del backups, history
     gc.collect()
     RowBackups(items)
-    assert [each() for each in items.backups] == [None]
+    assert [each() for each in items.backups] == [None] == [each() for each in state.followers]
     update(items, [0])
 
 
