@@ -33,6 +33,7 @@ from ps_wire.tables.names import ROWS
 
 if TYPE_CHECKING:
     from ps_service.hosting.histories import History
+    from ps_service.hosting.value_graphs import ValueGraph
     from ps_service.memory.held import Share
     from ps_service.parameters.locks import ParameterLocks
     from ps_service.parameters.state import ParameterState
@@ -104,6 +105,9 @@ class HostedObject:
 
     internals: Internals
     views: Views
+
+    graph: ValueGraph | None = None
+    """The graph of its value, once calls of passes have used that."""
 
     def __init__(
         self,

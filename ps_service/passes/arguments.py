@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 from ps_service.hosting.references import RRef
+from ps_service.hosting.value_graphs import GraphUse, with_graph
 from ps_service.memory import held
 from ps_service.passes import kept_values
 from ps_service.passes.records import GraphEntry, KeptInput
@@ -70,7 +71,8 @@ class Arguments:
     with the arguments, and the bytes of such results. `wanting` are the tensors that need a gradient, and `kept` the
     inputs that are results of earlier calls of the pass and stayed on this owner. They enter the graph at the node
     `entry`; that is None if there are none. It `has_handles` if objects are among the arguments; those of this owner
-    are its `handles`. Tensors go to the `device`, or to that of the owner.
+    are its `handles`, and `graphs` is the use of those that bring graphs into the pass; None if none does. Tensors go
+    to the `device`, or to that of the owner.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Arguments:
         self._request = request
         self.has_handles = False
         self.handles: list[HostedObject] = []
+        self.graphs: GraphUse | None = None
         # With a log, notes that rows of a table are looked up, and some may be added.
         self.uses_rows: Callable[[HostedObject], None] | None = None
         # By the position of a result and the `id()` of its tensor, with that tensor, so that no `id()` is used again. A
@@ -127,6 +130,9 @@ class Arguments:
         if hosted.history is not None and hosted.history.context == self._context:
             rref.enter(mapped(hosted.value, partial(self._alias, hosted)))
             self._rrefs.append(rref)
+        elif self._context is not None and (tensors := with_graph(hosted.value)):
+            self.graphs = self.graphs or GraphUse(self._context)
+            self.graphs.add(hosted, tensors)
         return rref
 
     def _alias(self, hosted: HostedObject, tensor: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -17,12 +17,13 @@ from ps_service.hosting.marks import marks_of
 from ps_service.passes.gradients import Gradient, added
 from ps_wire.compression.registry import decode
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.numerics.autograd_graph import reached_from
+from ps_wire.numerics.autograd_graph import MOST_NODES, leaves_of, reached_from
 from ps_wire.runtime.locks import ReportingLock
 
 if TYPE_CHECKING:
     from ps_service.group.peers import NestedPass
     from ps_service.hosting.objects import HostedObject
+    from ps_service.hosting.value_graphs import GraphUse, Root
     from ps_service.memory.held import Share
     from ps_service.passes.pass_values import PassNumbers, PassValues
     from ps_wire.compression.codec import Encoded
@@ -120,6 +121,7 @@ class Record:
     the length of the message with the arguments. `latency` measures the backward; None if that must not run on the
     event loop. `tokens` are the positions of the outputs that stand for results on other owners. There are `others` if
     the graph may reach further leaves. The `values` are there when the call has ended. The `shares` count what is held.
+    Values that the call has used bring `graphs` of their own, through which other calls may go, too.
     """
 
     def __init__(
@@ -149,8 +151,9 @@ class Record:
             # Torch keeps a node written in Python alive through a view, and sparse tensors have no views.
             held = output if output.layout is torch.strided else output.clone()
             self._outputs.append(Output(get_gradient_edge(held), held.shape, held.dtype, held.device))
-        # Positions of the outputs whose graph a backward has freed.
+        # Positions of the outputs whose graph a backward has freed, or kept only for other calls.
         self._spent: set[int] = set()
+        self._is_kept = False
         self._entry = entry
         self._wanted = wanted
         self.leaves: list[Leaf] = []
@@ -172,6 +175,7 @@ class Record:
         self._nested_pass = nested_pass
         self._others = others
         self.shares: Sequence[Share] = ()
+        self.graphs: GraphUse | None = None
         self._gathered: dict[int, list[Gathered]] = {}
 
     def gather(self, position: int, gradient: Gathered) -> None:
@@ -199,7 +203,8 @@ class Record:
                     f"output {position} is {output.dtype} of shape {tuple(output.shape)}, "
                     f"but its gradient is {gradient.dtype} of shape {tuple(gradient.shape)}"
                 )
-        # Different calls do not share a graph, so their backwards may run concurrently; those of one call may not.
+        # Different calls share no graph that their backwards free, so these may run concurrently; those of one call may
+        # not.
         with self._lock, self._found_values(changed) if self._values else _NO_CONTEXT:
             began = self._latency.begin() if self._latency is not None else None
             places, seeds = list(positions), list(gradients)
@@ -209,7 +214,7 @@ class Record:
             seeds += self._token_seeds
             if not places:
                 return Propagated([None] * self._wanted, [], [])
-            if self._is_spent:
+            if self._is_spent or (self._is_kept and self._spent.intersection(positions)):
                 raise RuntimeError(
                     "Trying to backward through the graph a second time: an earlier backward of the call has freed "
                     "what it had saved. Specify retain_graph=True for that one"
@@ -217,6 +222,8 @@ class Record:
             leaves, found = self._propagate(places, seeds, retain_graph, backward)
             if not retain_graph:
                 self._free(places)
+                if self.graphs is not None:
+                    _free_kept(self.graphs.end())
             entered = () if self._entry is None else self._entry.take_gradients()
             if self._latency is not None and began is not None:
                 self._latency.end(began, self._nbytes)
@@ -291,8 +298,10 @@ class Record:
             leaves = [*leaves, *others]
             targets += [leaf.tensor for leaf in others]
         targets += ends
+        keeps = not retain_graph and self.graphs is not None and self.graphs.keeps()
+        self._is_kept = self._is_kept or keeps
         with _NO_CONTEXT if nested is None else nested.propagating(retain_graph, backward):
-            found = gradients_of((*roots, _ELSEWHERE), tuple(targets), (*seeds, _NO_GRADIENT), retain_graph)
+            found = gradients_of((*roots, _ELSEWHERE), tuple(targets), (*seeds, _NO_GRADIENT), retain_graph or keeps)
         return leaves, found
 
     def _other_leaves(self, roots: Sequence[GradientEdge], known: set[int]) -> list[Leaf]:
@@ -325,6 +334,10 @@ class Record:
         self.shares = ()
         if self._values:
             self._values.clear()
+        if self._is_kept:
+            # What the call itself has saved goes with the last reference to its nodes.
+            self._outputs = [None if each is None else each._replace(edge=_ELSEWHERE) for each in self._outputs]
+            self._is_spent = True
         for leaf in self.leaves:
             # A step has moved the parameter meanwhile, and this leaf still refers to the former storage.
             if leaf.tensor.data_ptr() == leaf.parameter.data_ptr():
@@ -338,6 +351,16 @@ class Record:
 
 def _no_gradient(position: int) -> InvalidArgumentError:
     return InvalidArgumentError(f"output {position} of the call has no gradient to propagate")
+
+
+def _free_kept(roots: Sequence[Root]) -> None:
+    """Frees the graphs of values that were kept for several calls. Torch does that in a backward only."""
+    if not roots:
+        return
+    edges, zeros = [each.edge for each in roots], [each.zeros for each in roots]
+    # Not if the graph is too deep, its code fails, or its tensors were changed in place meanwhile.
+    with suppress(Exception):
+        gradients_of(edges, leaves_of(edges, MOST_NODES), zeros, False)
 
 
 def gradients_of(

@@ -75,6 +75,8 @@ def record(
         used.values,
     )
     made.shares = shares
+    if any(each.requires_grad for each in outputs):
+        made.graphs = arguments.graphs  # else no backward will come
     context.add(call, made)
     return result
 

@@ -62,6 +62,18 @@ def times_shared(x: torch.Tensor) -> torch.Tensor:
 
 
 @remote
+def times_part(values: rpc.RRef, part: int, n: float) -> torch.Tensor:
+    result: torch.Tensor = values.local_value()[part] * n
+    return result
+
+
+@remote
+def twice_of(value: rpc.RRef) -> torch.Tensor:
+    result: torch.Tensor = value.to_here() * 2
+    return result
+
+
+@remote
 def times_there(owner: str, w: rpc.RRef, x: torch.Tensor) -> torch.Tensor:
     """Asks the owner of the tensor, from another member."""
     return rpc.rpc_sync(owner, times, args=(w, x)) * 2
