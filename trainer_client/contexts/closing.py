@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
 from itertools import chain, zip_longest
@@ -73,9 +73,19 @@ class Stepping(ABC):
     def first_part(self) -> Any:
         """The part on an owner that counts values."""
 
+    @property
     @abstractmethod
+    def left_owners(self) -> Iterable[LeftOwners]:
+        """The owners that its parts have left."""
+
+    def has_left(self, context: Any) -> bool:
+        """Whether parts have left owners that have to be asked before a step, because they may have lost the pass."""
+        return any(context in each for each in self.left_owners)
+
     def confirm_here(self, context: Any) -> None:
         """Raises `ContextLostError` if an owner has lost the pass, and parts have left that owner since. Blocks."""
+        for each in self.left_owners:
+            each.confirm_here(context)
 
     @abstractmethod
     def check_local_part(self, context: Any) -> None:
@@ -98,6 +108,13 @@ class Stepping(ABC):
         return self.step_accepted(context, values).wait()
 
 
+class LeftOwners(Protocol):
+    """Owners that parts of an optimizer have left; see there. A context is in it if they have to be asked for it."""
+
+    def __contains__(self, context: Any) -> bool: ...
+    def confirm_here(self, context: Any) -> None: ...
+
+
 class ClosedPass(Protocol):
     """A pass that a step may end: a `Context`."""
 
@@ -112,10 +129,10 @@ class ClosedPass(Protocol):
 
 class Closing:
     """Steps optimizers after a backward has succeeded everywhere, and then ends the pass, if it `ends`. The last
-    request of the backward asks for it if all is for its owner and there are no values. Otherwise requests of their own
-    follow; and if the backward ends with one request to each owner of an optimizer that checks ahead, these ask for the
-    checks. The first optimizer counts the values. Raises `InvalidArgumentError` if this is no optimizer, or one of
-    another client, and as `Context.check` and `report`."""
+    request of the backward asks for it if all is for its owner, there are no values, and no part has left an owner that
+    is to be asked before. Otherwise requests of their own follow; and if the backward ends with one request to each
+    owner of an optimizer that checks ahead, these ask for the checks. The first optimizer counts the values. Raises
+    `InvalidArgumentError` if this is no optimizer, or one of another client, and as `Context.check` and `report`."""
 
     def __init__(
         self,
@@ -167,7 +184,7 @@ class Closing:
 
     def join(self, batches: Sequence[Batch]) -> None:
         """Asks in the last requests of the backward for the steps and the end, or each owner for a check."""
-        if self._cancelled or not batches:
+        if self._cancelled or not batches or any(each.has_left(self._context) for each in self._optimizers):
             return
         if self._is_joinable:
             if len(batches) > 1 or batches[0].session is not self._parts[0].session:

@@ -82,8 +82,9 @@ class OptimizerParts(Stepping, PushScaling):
         """Raises the errors of a pass that is not open on its owners, or belongs to another client."""
         context.check(*[part.session for part in self.remotes.values()])
 
-    def confirm_here(self, context: Context) -> None:
-        self.left.confirm_here(context)
+    @property
+    def left_owners(self) -> Iterable[LeftOwners]:
+        return (self.left,)
 
     def check_local_part(self, context: Context) -> None:
         """Raises the error that the step of the parameters of this process would raise before it changes anything."""

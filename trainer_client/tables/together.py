@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from trainer_client.contexts.context import Context
+    from trainer_client.optimizers.left_owners import LeftOwners
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
     from trainer_client.session.in_flight import InFlightRequest, Read
@@ -188,9 +189,9 @@ class OptimizerWithTables(Stepping, PushScaling):
             context.id, scaler.get_scale(), unscale, lambda: Pending.run(self._loop, self._step(context, values)).wait()
         )
 
-    def confirm_here(self, context: Context) -> None:
-        for each in self._all:
-            each.left.confirm_here(context)
+    @property
+    def left_owners(self) -> Iterable[LeftOwners]:
+        return (each.left for each in self._all)
 
     def check_local_part(self, context: Context) -> None:
         for each in self._local:

@@ -124,6 +124,51 @@ async def test_a_step_of_rows_and_parameters_together(group: Group, made: Step) 
     assert bits([await items(IDS), await net.state_dict()]) == before
 
 
+async def backward(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> Any:
+    return await ctx.backward(loss, step=opt)
+
+
+async def propagate(ctx: tc.Context, loss: torch.Tensor, opt: Any) -> Any:
+    return await asyncio.to_thread(ctx.propagate, loss, step=opt)
+
+
+@pytest.mark.parametrize("made", [backward, propagate])
+@pytest.mark.parametrize("is_joint", [False, True], ids=["alone", "with parameters"])
+async def test_a_step_behind_a_backward_on_their_new_owner(
+    group: Group, made: Callable[[tc.Context, torch.Tensor, Any], Awaitable[Any]], is_joint: bool
+) -> None:
+    """The last request of the backward could ask for the step."""
+    items = await table_of(group.ps, "items", tc.tables.SGD(1.0), owners=["ps0"])
+    net = await group.ps.module(nn.Linear, 4, 1, owner="ps2", seed=0)
+    joint = await group.ps.optimizer(torch.optim.SGD, [items, *net.parameters()], lr=1.0)
+    before = bits([await items(IDS), await net.state_dict()])
+    async with group.ps.context() as ctx:
+        await ctx.backward((await items(IDS)).sum())
+        loss = (await net(X)).sum()
+        await outside(lambda: group.lose("items"))
+        await outside(lambda: items(IDS))
+        with pytest.raises(tc.errors.ContextLostError):
+            await made(ctx, loss, joint if is_joint else items.optimizer)
+    assert bits([await items(IDS), await net.state_dict()]) == before and items.owners == ["ps2"]
+
+
+async def test_a_step_of_a_module_behind_a_backward_of_another(group: Group) -> None:
+    net, other = [
+        await group.ps.module(nn.Linear, 4, 1, name=name, owner=owner, seed=0)
+        for name, owner in (("net", "ps0"), ("other", "ps2"))
+    ]
+    opts = [await group.ps.optimizer(torch.optim.SGD, each.parameters(), lr=1.0) for each in (net, other)]
+    before = bits([await net.state_dict(), await other.state_dict()])
+    async with group.ps.context() as ctx:
+        await ctx.backward((await net(X)).sum())
+        loss = (await other(X)).sum()
+        await outside(lambda: group.lose("net"))
+        await outside(net.state_dict)
+        with pytest.raises(tc.errors.ContextLostError):
+            await ctx.backward(loss, step=opts)
+    assert bits([await net.state_dict(), await other.state_dict()]) == before
+
+
 async def test_a_step_of_rows_that_hosted_code_has_looked_up(group: Group) -> None:
     """The trainer has asked another owner only."""
     await group.join("ps1")
