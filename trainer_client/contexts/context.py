@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from ps_wire.errors import ContextEndedError, ContextLostError, InvalidArgumentError
+from ps_wire.errors import ContextEndedError, InvalidArgumentError
 from ps_wire.runtime.failures import PassFailures
 from trainer_client.contexts.backwards import Backwards, Start
 from trainer_client.contexts.block import Block, PassSpan, after, end_freed, tell_end, tell_untrained
@@ -21,6 +21,7 @@ from trainer_client.graph.nodes import ROOT, WayBack
 from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved, token_of
 from trainer_client.handles.parameters import RemoteParameter, as_list
 from trainer_client.pending import Pending
+from trainer_client.session.losses import lost_part
 from trainer_client.session.step_mistakes import without_step
 
 if TYPE_CHECKING:
@@ -153,15 +154,15 @@ class Context(Block):
         for owner, losses in self._losses.items():
             # The owner would take this for a pass without gradients there, and skip the step.
             if self._sessions[owner].losses != losses:
-                raise ContextLostError(
-                    f"owner {owner!r} has lost its part of context {self.id} with the session: run forward again"
-                )
+                raise lost_part(owner, self.id)
         for session in sessions:
             if session.trainer != self.id.trainer and not self.joins_any_client:
                 raise InvalidArgumentError(
                     "the handle and the context belong to different clients; connect to all owners of a pass with one "
                     "connect(address, address, ...)"
                 )
+            if session.lost_pass >= self.id.number and session.trainer == self.id.trainer:
+                raise lost_part(session.owner, self.id)  # hosted code may have called it
 
     # Backward
 

@@ -131,7 +131,8 @@ class OtherOwners:
         following = self._following(owner, address) if follows else None
         connector = following or self._dial(address)
         session = Session(connector, self._trainer, self._settings, self, owner)
-        session.begins_anew = owner in self._met
+        if owner in self._met:
+            session.begins_anew, session.lost_pass = True, self._settings.last_pass()
         try:
             await session.open()
         except BaseException:

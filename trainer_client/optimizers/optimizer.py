@@ -326,16 +326,17 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
         await self.left.confirm(context)
         if self._rounds is not None:
             return await self._rounds.take_part(context, values, added, then)
+        self.check_pass(context)
         if (part := self._only) is not None:
             only = part.step(context, partial(stepped, part.owner), follows=added.get(part.owner, ()), values=values)
             then(part.owner, [only])
             return await only
         await all_of(dict(enumerate(chain(*added.values()))))
         # An owner that has lost the session would take this for a pass without gradients there.
-        context.check()
+        self.check_pass(context)
         if self._checks_first(values):
             await all_of(self._steps_on(self.remotes, context, noop, values, check_only=True, prepare=self._prepares))
-            context.check()
+            self.check_pass(context)
         steps = self._steps_on(self.remotes, context, answered, values, apart=True)
         for name, step in steps.items():
             then(name, [step])

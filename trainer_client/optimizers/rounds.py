@@ -108,14 +108,15 @@ class Rounds:
         applied: dict[str, int] = {}
         try:
             # An owner that has lost the session would take this for a pass without gradients there.
-            context.check()
+            sessions = [part.session for part in (self._leader, *self._followers.values())]
+            context.check(*sessions)
             if epoch:
                 held = {
                     name: part.hold(context, number, epoch, added.get(name, ()))
                     for name, part in self._followers.items()
                 }
                 applied = await all_of(held)
-                context.check()
+                context.check(*sessions)
         except BaseException:
             self._epoch = 0  # it may have ended; the next step asks for it
             self._afterwards(self._release(number, epoch))

@@ -1,12 +1,13 @@
-"""Why a session was lost, for those that wait for its answers."""
+"""Why a session was lost, for those that wait for its answers, and for passes that were open."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ps_wire.errors import SessionLostError
+from ps_wire.errors import ContextLostError, SessionLostError
 
 if TYPE_CHECKING:
+    from ps_wire.refs import ContextId
     from ps_wire.v1.frames_pb2 import Welcome
 
 
@@ -21,3 +22,8 @@ def lost(before: Welcome, now: Welcome, was_at: str, address: str) -> SessionLos
         "again as at the beginning: ps.module(…, name=…) and ps.optimizer(…) attach to what the owner has, and make "
         "what it has lost. Then repeat the pass; ps.run(step, …, attach=…) does both"
     )
+
+
+def lost_part(owner: str, id: ContextId) -> ContextLostError:
+    """The error of a pass that was open, and may have used an owner, when that has ended the session."""
+    return ContextLostError(f"owner {owner!r} has lost its part of context {id} with the session: run forward again")

@@ -58,11 +58,12 @@ _GOODBYE_SECONDS: Final = 1.0
 class Session:
     """The session of one trainer, known by 16 random bytes, with one owner. One that has another name refuses it.
 
-    The owner's name is known once the session is open. `losses` counts how often the owner has ended the session,
-    and with it all references, and `restarts` how often it has restarted from an earlier state. It is draining if
-    it is connected and the owner drains. `unread` has the failures of its requests that are not garbage yet, and
-    `backwards` how long the backwards of calls take on the owner, by object and method. `is_watched` says whether
-    requests that this thread makes now stand in a profile or in a trace. `begins_anew`: an earlier one was given up.
+    The owner's name is known once the session is open. `losses` counts how often the owner has ended the session, and
+    with it all references, `lost_pass` is the last pass that had begun before, and `restarts` counts how often it has
+    restarted from an earlier state. It is draining if it is connected and the owner drains. `unread` has the failures
+    of its requests that are not garbage yet, and `backwards` how long the backwards of calls take on the owner, by
+    object and method. `is_watched` says whether requests that this thread makes now stand in a profile or in a trace.
+    `begins_anew`: an earlier one was given up.
     """
 
     def __init__(
@@ -73,8 +74,7 @@ class Session:
         others: Others | None = None,
         expected: str = "",
     ) -> None:
-        self.losses = 0
-        self.restarts = 0
+        self.losses = self.lost_pass = self.restarts = 0
         self.is_draining = False
         self.unread: weakref.WeakSet[Failure] = weakref.WeakSet()
         self.backwards: Latencies[tuple[str, str]] = Latencies(1024)
@@ -318,7 +318,7 @@ class Session:
     def connected(self, welcome: Welcome, outbox: Outbox) -> None:
         self._forget_draining()
         if self._welcome is not None and not welcome.resumed:
-            self.losses += 1
+            self.losses, self.lost_pass = self.losses + 1, self.settings.last_pass()
             self.restarts += self._welcome.incarnation != welcome.incarnation
             self.requests.lost(lost(self._welcome, welcome, self._was_at, self.address))
             self.loop.call_soon(self._when_lost)
