@@ -29,16 +29,23 @@ class LeftOwners:
     Nothing leaves an owner while a pass that is open there uses it. One that was killed has lost its passes, so what
     they have used may leave then, and no part of the optimizer is there any more that says so when it is asked for a
     step. The owner that has the part now takes the pass for one without gradients. So an owner that a part has left is
-    asked once more, for each pass that had begun before.
+    asked once more, for each pass that had begun before. An optimizer that is made while a pass is open does not know
+    what has left owners before, so it asks all that the pass has called.
     """
 
     def __init__(self) -> None:
         # With the number of the last pass that had begun when that was known.
         self._left: dict[Session, int] = {}
+        # The sessions of the parts, and the last pass that had begun when there were none yet.
+        self._there: set[Session] = set()
+        self._made = 0
 
     def change(self, before: Iterable[Part], now: Iterable[Part]) -> None:
         """The parts are on other owners than before."""
-        there = {each.session for each in now}
+        there, was_there = {each.session for each in now}, self._there
+        self._there = there
+        for session in there if not was_there else ():
+            self._made = session.settings.last_pass()
         for session in {each.session for each in before} - there:
             self._left[session] = session.settings.last_pass()
         for session in [*(there & self._left.keys()), *list(self._left)[:-_MOST]]:
@@ -46,7 +53,7 @@ class LeftOwners:
 
     def __contains__(self, context: Context) -> bool:
         """Whether owners have to be asked for a pass."""
-        return bool(self._left) and any(context.id.number <= last for last in self._left.values())
+        return bool(self._left or context.id.number <= self._made) and bool(self._asked_for(context))
 
     async def confirm(self, context: Context) -> None:
         """Asks the owners for a pass. Raises `ContextLostError` if one has lost it, or was used in it and cannot say
@@ -65,10 +72,16 @@ class LeftOwners:
         if context not in self:
             return []
         request = Request(norm=NormRequest(context=context.message, norm_type=1.0))  # of no parameter
+        return [(session, session.submit(request, None, noop)) for session in self._asked_for(context)]
+
+    def _asked_for(self, context: Context) -> list[Session]:
+        called = context.sessions
         before = [session for session, last in self._left.items() if context.id.number <= last]
         # Hosted code may have used others in the pass. Those that are gone for good must not stop it.
-        asked = [each for each in before if each in context.sessions or each.state == "connected"]
-        return [(session, session.submit(request, None, noop)) for session in asked]
+        asked = [each for each in before if each in called or each.state == "connected"]
+        if context.id.number <= self._made:
+            asked += [each for each in called if each not in self._there and each not in asked]
+        return asked
 
 
 @contextmanager

@@ -201,6 +201,41 @@ async def test_a_step_of_a_module(group: Group, made: Step, is_known: bool) -> N
     assert bits([await net.state_dict()]) == before and net.owner == "ps2"
 
 
+@STEPS
+async def test_a_step_of_an_optimizer_that_was_made_after_the_move(group: Group, made: Step) -> None:
+    net = await group.ps.module(nn.Linear, 4, 1, name="net", owner="ps0", seed=0)
+    before = bits([await net.state_dict()])
+    async with group.ps.context() as ctx:
+        await ctx.backward((await net(X)).sum())
+        await outside(lambda: group.lose("net"))
+        opt = await outside(lambda: group.ps.optimizer(torch.optim.SGD, net.parameters(), lr=1.0))
+        with pytest.raises(tc.errors.ContextLostError):
+            await made(opt, ctx)
+    assert bits([await net.state_dict()]) == before
+
+
+@STEPS
+async def test_a_step_of_a_table_that_was_asked_for_again_after_the_move(group: Group, made: Step) -> None:
+    items = await table_of(group.ps, "items", tc.tables.SGD(1.0))
+    before = bits([await items(IDS)])
+    async with group.ps.context() as ctx:
+        await ctx.backward((await items(IDS)).sum())
+        await outside(lambda: group.lose("items"))
+        again = await outside(lambda: group.ps.table("items"))
+        with pytest.raises(tc.errors.ContextLostError):
+            await made(again.optimizer, ctx)
+    assert bits([await items(IDS)]) == before
+
+
+async def test_an_optimizer_that_is_made_in_a_pass_steps(group: Group) -> None:
+    nets = [await group.ps.module(nn.Linear, 4, 1, owner=each, seed=0) for each in ("ps0", "ps1")]
+    async with group.ps.context() as ctx:
+        await ctx.backward([(await each(X)).sum() for each in nets])
+        for each in nets:
+            opt = await group.ps.optimizer(torch.optim.SGD, each.parameters(), lr=1.0)
+            assert await opt.step(ctx) == {each.owner: 1}
+
+
 @pytest.mark.parametrize("is_listed", [False, True], ids=["one optimizer", "several"])
 async def test_a_pass_that_is_run_again_steps_once(
     group: Group, monkeypatch: pytest.MonkeyPatch, is_listed: bool
