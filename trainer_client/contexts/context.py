@@ -303,7 +303,7 @@ class Context(Block):
         self.check(*(each.session for each in parameters if not isinstance(each, torch.Tensor)))
         if not (max_norm > 0 and norm_type > 0):
             raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")
-        return self.change_gradients(clip(self.message, self.local, parameters, max_norm, norm_type))
+        return self.change_gradients(clip(self.message, self.local, parameters, max_norm, norm_type, self._sessions))
 
     def behind_backwards(self, work: Coroutine[Any, Any, T]) -> Pending[T]:
         """Runs a coroutine once backwards and changes of gradients that were begun have succeeded. The block waits for

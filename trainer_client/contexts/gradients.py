@@ -61,15 +61,19 @@ async def clip(
     parameters: Sequence[RemoteParameter | torch.Tensor],
     max_norm: float,
     norm_type: float,
+    sessions: Mapping[str, Session],
 ) -> torch.Tensor:
-    """Scales a context's gradients so that their common norm is at most `max_norm`; returns the norm before."""
+    """Scales a context's gradients so that their common norm is at most `max_norm`; returns the norm before. The
+    sessions are those with the owners that take part in the pass."""
     local = [each for each in parameters if isinstance(each, torch.Tensor)]
     remote: dict[Session, list[Any]] = {}
     for each in parameters:
         if not isinstance(each, torch.Tensor):
             remote.setdefault(each.session, []).append(each.ref.to_message())
+    # One of them may have lost the pass before objects left it, and the owner that has these now would not say so.
+    left = {session: list[Any]() for session in list(sessions.values()) if session.moved}
     powers = await _ask(
-        remote,
+        left | remote,
         lambda handles: Request(norm=NormRequest(context=context, parameters=handles, norm_type=norm_type)),
         lambda reply, _: float(reply.norm.power_sum),
     )

@@ -201,6 +201,24 @@ async def test_a_step_of_a_module(group: Group, made: Step, is_known: bool) -> N
     assert bits([await net.state_dict()]) == before and net.owner == "ps2"
 
 
+async def test_a_norm_is_of_all_gradients(group: Group) -> None:
+    """Another module could step with gradients that were clipped by a part of the norm."""
+    nets = [
+        await group.ps.module(nn.Linear, 4, 1, name=name, owner=owner, seed=0)
+        for name, owner in (("net", "ps0"), ("other", "ps1"))
+    ]
+    parameters = [parameter for each in nets for parameter in each.parameters()]
+    async with group.ps.context() as ctx:
+        await ctx.backward([(await each(X)).sum() for each in nets])
+        await outside(lambda: group.lose("net"))
+        await outside(nets[0].state_dict)
+        with pytest.raises(tc.errors.ContextLostError):
+            await ctx.clip_grad_norm(parameters, 1.0)
+    async with group.ps.context() as ctx:
+        await ctx.backward([(await each(X)).sum() for each in nets])
+        assert (await ctx.clip_grad_norm(parameters, 1.0)).item() == pytest.approx(40**0.5)
+
+
 @STEPS
 async def test_a_step_of_an_optimizer_that_was_made_after_the_move(group: Group, made: Step) -> None:
     net = await group.ps.module(nn.Linear, 4, 1, name="net", owner="ps0", seed=0)
