@@ -111,9 +111,13 @@ class PushScaling:
     def follow_rows_here(self) -> None:
         """Takes up which owners have the rows of its tables, in a thread that is not that of the event loop."""
 
+    def confirm_here(self, context: Context) -> None:
+        """Raises `ContextLostError` if an owner has lost the pass, and parts have left that owner since. Blocks."""
+
     def unscale_parts(self, here: Iterable[Here], context: Context, factor: float) -> Unscaled:
         """As `unscale_all`, of the parts where the rows of tables are now: not all of them could refuse at once."""
         self.follow_rows_here()
+        self.confirm_here(context)
         return unscale_all(self.remote_parts, here, context, factor)
 
     async def unscale_pushed(

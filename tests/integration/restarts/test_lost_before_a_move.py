@@ -43,7 +43,9 @@ async def scaled(opt: Any, ctx: tc.Context) -> Any:
 
 
 STEPS = pytest.mark.parametrize("made", [step, apply, scaled])
-KNOWN = pytest.mark.parametrize(("made", "is_known"), [(step, False), (step, True), (apply, True), (scaled, True)])
+KNOWN = pytest.mark.parametrize(
+    ("made", "is_known"), [(step, False), (step, True), (apply, True), (scaled, True), (scaled, False)]
+)
 """Whether another pass has heard before where the rows or objects are."""
 
 
@@ -96,8 +98,9 @@ async def outside(begin: Callable[[], Awaitable[Any]]) -> Any:
 
 
 @KNOWN
-async def test_a_step_of_rows(group: Group, made: Step, is_known: bool) -> None:
-    items = await table_of(group.ps, "items", tc.tables.SGD(1.0))
+@pytest.mark.parametrize("owners", [["ps0"], ["ps0", "ps1"]], ids=["one owner", "two"])
+async def test_a_step_of_rows(group: Group, made: Step, is_known: bool, owners: list[str]) -> None:
+    items = await table_of(group.ps, "items", tc.tables.SGD(1.0), owners=owners)
     before = bits([await items(IDS)])
     async with group.ps.context() as ctx:
         await ctx.backward((await items(IDS)).sum())
@@ -106,7 +109,20 @@ async def test_a_step_of_rows(group: Group, made: Step, is_known: bool) -> None:
             await outside(lambda: items(IDS))
         with pytest.raises(tc.errors.ContextLostError):
             await made(items.optimizer, ctx)
-    assert bits([await items(IDS)]) == before and items.owners == ["ps1", "ps2"]
+    assert bits([await items(IDS)]) == before and items.owners == [*owners[1:], "ps2"]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_unscaling_rows(group: Group, is_known: bool) -> None:
+    items = await table_of(group.ps, "items", tc.tables.SGD(1.0))
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    async with group.ps.context() as ctx:
+        await ctx.backward(scaler.scale((await items(IDS)).sum()))
+        await outside(lambda: group.lose("items"))
+        if is_known:
+            await outside(lambda: items(IDS))
+        with pytest.raises(tc.errors.ContextLostError):
+            await items.optimizer.unscale(ctx, scaler)
 
 
 @STEPS
