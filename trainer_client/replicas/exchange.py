@@ -101,7 +101,6 @@ class Exchange:
         if run is not None:
             run.attempt(request)
         write(request.values, payload, values)
-        request.target.CopyFrom(self.source.ref.to_message())
         sent = self._write(request, payload, gradients, lends)
         number = 0
         if pull:
@@ -121,6 +120,7 @@ class Exchange:
             return stepped
 
         def send() -> Pending[Stepped | None]:
+            request.target.CopyFrom(self.source.ref.to_message())  # it may have moved since the gradients were written
             pending: Pending[Stepped | None] = part.push(frame, payload, pushed)
             if sent.encoded:
                 pending.on_done(lambda: self.undo(sent) if pending.error is not None else None)

@@ -1,0 +1,51 @@
+"""Pushes of replicas that are under way while their module moves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trainer_client as tc
+from tests.integration.restarting import Owner
+
+NAMES = ("ps0", "ps1")
+X = torch.ones(1, 2)
+
+
+@pytest.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[tuple[tc.Client, tc.Client]]:
+    """Two clients of two owners with logs."""
+    async with AsyncExitStack() as stack:
+        owners = [
+            await stack.enter_async_context(Owner(tmp_path / name, name, durability="interval:1")) for name in NAMES
+        ]
+        addresses = [each.address for each in owners]
+        one, other = [await stack.enter_async_context(tc.connect(*addresses)) for _ in range(2)]
+        yield one, other
+
+
+async def made(ps: tc.Client, **how: Any) -> tuple[tc.RemoteModule, tc.DistributedOptimizer, tc.Replica]:
+    net = await ps.module(nn.Linear, 2, 1, name="net", owner="ps0", seed=0)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=1.0)
+    return net, opt, await net.replica(**how)
+
+
+async def test_a_push_that_was_written_before_its_trainer_knew_of_a_move_is_sent_there(
+    pair: tuple[tc.Client, tc.Client],
+) -> None:
+    """The first push hears of it, and the second one waits for it."""
+    ps, other = pair
+    net, opt, replica = await made(ps, overlap=2)
+    before = (await net.state_dict())["weight"]
+    await other.move("net", to="ps1", owner="ps0")
+    for _ in range(2):
+        replica(X).sum().backward()
+        assert await replica.push(opt) is None
+    assert [each and max(each.values()) for each in await replica.finish()] == [1, 2]
+    assert torch.equal((await net.state_dict())["weight"], before - 1 - 1)
