@@ -326,14 +326,16 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
         await self.left.confirm(context)
         if self._rounds is not None:
             return await self._rounds.take_part(context, values, added, then)
+        if self._only is None or not added.keys() <= {self._only.owner}:
+            await all_of(dict(enumerate(chain(*added.values()))))
+            # They may have followed a module that has moved, whose owner of before may have lost the pass.
+            await self.left.confirm(context)
+        # An owner that has lost the session would take this for a pass without gradients there.
         self.check_pass(context)
         if (part := self._only) is not None:
             only = part.step(context, partial(stepped, part.owner), follows=added.get(part.owner, ()), values=values)
             then(part.owner, [only])
             return await only
-        await all_of(dict(enumerate(chain(*added.values()))))
-        # An owner that has lost the session would take this for a pass without gradients there.
-        self.check_pass(context)
         if self._checks_first(values):
             await all_of(self._steps_on(self.remotes, context, noop, values, check_only=True, prepare=self._prepares))
             self.check_pass(context)

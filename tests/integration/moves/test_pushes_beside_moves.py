@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,7 +14,10 @@ import torch
 from torch import nn
 
 import trainer_client as tc
+from ps_service.training import pushes
 from tests.integration.restarting import Owner
+from tests.integration.test_ended_sessions import Held
+from tests.waiting import until
 
 NAMES = ("ps0", "ps1")
 X = torch.ones(1, 2)
@@ -49,3 +54,29 @@ async def test_a_push_that_was_written_before_its_trainer_knew_of_a_move_is_sent
         assert await replica.push(opt) is None
     assert [each and max(each.values()) for each in await replica.finish()] == [1, 2]
     assert torch.equal((await net.state_dict())["weight"], before - 1 - 1)
+
+
+async def test_a_step_waits_for_gradients_that_follow_a_module(
+    pair: tuple[tc.Client, tc.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradients that join a pass are sent at once, and its step in the turn of the push."""
+    ps, other = pair
+    net, opt, replica = await made(ps)
+    before = (await net.state_dict())["weight"]
+    await other.move("net", to="ps1", owner="ps0")
+    held = Held(monkeypatch, pushes, "read")
+    async with ps.context() as ctx:
+        await ctx.backward(replica(X).sum())
+        push = replica._pushes.written(opt, ctx, True, True, {}, True)
+        await until(held.entered.is_set)
+        pushed = push.send()
+        await asyncio.create_task(outside(ps), context=contextvars.Context())
+        held.go_on.set()
+        assert await pushed == {"ps1": 1}
+    assert torch.equal((await net.state_dict())["weight"], before - 1)
+
+
+async def outside(ps: tc.Client) -> None:
+    """Round trips behind the step, if that does not wait."""
+    for _ in range(10):
+        await ps.status("ps1")
