@@ -11,7 +11,7 @@ from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import NormRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from trainer_client.contexts.closing import Part
     from trainer_client.contexts.context import Context
@@ -34,8 +34,9 @@ class LeftOwners:
     """
 
     def __init__(self) -> None:
-        # With the number of the last pass that had begun when that was known.
-        self._left: dict[Session, int] = {}
+        # With the number of the last pass that had begun when that was known. Replaced, never changed: steps read it
+        # in other threads.
+        self._left: Mapping[Session, int] = {}
         # The sessions of the parts, and the last pass that had begun when there were none yet.
         self._there: set[Session] = set()
         self._made = 0
@@ -46,10 +47,9 @@ class LeftOwners:
         self._there = there
         for session in there if not was_there else ():
             self._made = session.settings.last_pass()
-        for session in {each.session for each in before} - there:
-            self._left[session] = session.settings.last_pass()
-        for session in [*(there & self._left.keys()), *list(self._left)[:-_MOST]]:
-            self._left.pop(session, None)
+        gone = {each.session: each.session.settings.last_pass() for each in before}
+        left = {session: last for session, last in {**self._left, **gone}.items() if session not in there}
+        self._left = dict(list(left.items())[-_MOST:])
 
     def __contains__(self, context: Context) -> bool:
         """Whether owners have to be asked for a pass."""

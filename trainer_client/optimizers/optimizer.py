@@ -30,6 +30,7 @@ from trainer_client.session.step_mistakes import warn_of_another, without_contex
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
     from trainer_client.optimizers.layout import Layout
+    from trainer_client.optimizers.left_owners import LeftOwners
     from trainer_client.optimizers.parts import LocalOptimizer, RemoteOptimizer, Sent, Then
     from trainer_client.optimizers.rounds import Rounds
     from trainer_client.session.in_flight import InFlightRequest
@@ -58,8 +59,9 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
         layout: Layout,
         refuses: bool = False,
         rounds: Rounds | None = None,
+        left: LeftOwners | None = None,
     ) -> None:
-        super().__init__(remotes, local, layout)
+        super().__init__(remotes, local, layout, left)
         self._rounds = rounds
         self.refuses = refuses
         # The part that steps by itself, because there is no other.
@@ -76,13 +78,12 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
 
     def take_parts(self, made: DistributedOptimizer) -> None:
         """Has the parts of another optimizer, over the same parameters, which have other owners now."""
-        before, used_by = self.parts, self.used_by
-        kept = self.policy, self.scaled, self.everywhere, self.left
-        DistributedOptimizer.__init__(self, made.remotes, made.local, made._layout, made.refuses, made._rounds)
-        self.policy, self.scaled, self.everywhere, self.left = kept
-        self.used_by = used_by
-        self.left.change(before, self.parts)
-        for each in used_by:
+        self.left.change(self.parts, made.parts)  # before it has the others: steps in other threads read both
+        kept = self.policy, self.scaled, self.used_by, self.everywhere
+        parts = made.remotes, made.local, made._layout, made.refuses, made._rounds, self.left
+        DistributedOptimizer.__init__(self, *parts)
+        self.policy, self.scaled, self.used_by, self.everywhere = kept
+        for each in self.used_by:
             each.look_at_parts()
 
     @overload

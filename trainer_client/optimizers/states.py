@@ -41,14 +41,20 @@ class OptimizerParts(Stepping, PushScaling):
         policy: The policy that this client has given it last; None if it has given none, though others may have.
     """
 
-    def __init__(self, remotes: dict[str, RemoteOptimizer], local: LocalOptimizer | None, layout: Layout) -> None:
+    def __init__(
+        self,
+        remotes: dict[str, RemoteOptimizer],
+        local: LocalOptimizer | None,
+        layout: Layout,
+        left: LeftOwners | None = None,
+    ) -> None:
         self.remotes = remotes
         self.remote_parts = remotes.values()
         self.local = local
         self.policy: Policy | None = None
         # Makes a change of all parts. That of a table first takes up which owners have its rows.
         self.everywhere: Callable[[Change[Any]], Coroutine[Any, Any, Any]] = _at_once
-        self.left = LeftOwners()
+        self.left = left or LeftOwners()
         self.parts: list[Part] = []
         self._layout = layout
         self._note_parts()

@@ -158,6 +158,7 @@ class Following:
         removed = torch.cat([gone for _, (_, gone, _) in found.values()])
         if was_behind or len(block["ids"]) or len(removed):
             yield self._change(None if self._is_behind else version, block, removed)
+            await self._keep_noting()
         for owner, (_, (_, _, after)) in found.items():
             while after is not None:
                 _, changed = await self._ask(owner, "read_changes", since[owner], after)
@@ -192,7 +193,7 @@ class Following:
                     else:
                         places[owner] = after
                     yield self._change(None, block, gone)
-                await self._keep_noting()
+                    await self._keep_noting()
         finally:
             self._end(readers, places)
         self._since()  # with the same owners still

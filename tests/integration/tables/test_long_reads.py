@@ -1,4 +1,4 @@
-"""Who reads all rows of a table for the first time gets to their end, however long that takes and whatever changes."""
+"""Who reads all rows of a table for the first time gets to their end, also if that takes long and many rows go."""
 
 from __future__ import annotations
 
