@@ -59,25 +59,25 @@ class PassPushes:
         answered, and their parameters are here."""
         own = self.check(opt)
         sent: list[Sent] = []
-        sends: dict[str, list[Callable[[], InFlightRequest[AddGradientsReply]]]] = {}
+        sends: list[Callable[[], InFlightRequest[AddGradientsReply]]] = []
         try:
             for each in self.exchanges:
                 gradients, send = each.add_to_pass(context, own, lends=lends, of_pass=joins)
                 sent.append(gradients)
-                sends.setdefault(each.session.owner, []).append(send)
+                sends.append(send)
         except BaseException:
             self.undo(sent)
             if not joins:
                 context.close()
             raise
-        added = {owner: [send() for send in of_owner] for owner, of_owner in sends.items()}
+        requests = [send() for send in sends]
         try:
             of_push = context.hand_over() if hands_over else context
         except BaseException:
             self.undo(sent)
             raise
         several, closes = len(own.sessions) > 1, hands_over or not joins
-        made = _PassPush(self, opt, of_push, joins, closes, several, added, sent, values, pull, counted)
+        made = _PassPush(self, opt, of_push, joins, closes, several, requests, sent, values, pull, counted)
         return Push(made.send, made.withdraw)
 
     def is_read(self, unread: object) -> None:
@@ -93,8 +93,9 @@ class PassPushes:
 
 @dataclass(slots=True)
 class _PassPush:
-    """A push whose gradients are on their way: `added` has the requests. It ends its pass if it `closes` it. There are
-    `pulls`, by owner, once a step was sent, or a round of several owners was decided."""
+    """A push whose gradients are on their way, with the requests that add them, and what was `sent` of each replica, in
+    the same order. It ends its pass if it `closes` it. There are `pulls`, by owner, once a step was sent, or a round of
+    several owners was decided."""
 
     pushes: PassPushes
     opt: Pushable
@@ -102,7 +103,7 @@ class _PassPush:
     joins: bool
     closes: bool
     several_owners: bool
-    added: Added
+    requests: Sequence[InFlightRequest[AddGradientsReply]]
     sent: Sequence[Sent]
     values: Mapping[str, Reported]
     pull: bool
@@ -139,7 +140,7 @@ class _PassPush:
     async def _step(self) -> tuple[Stepped, list[Pending[int]]]:
         """Steps; the result has the pulls whose answers are there, to be read when nothing uses the parameters."""
         try:
-            stepped = await self.opt.step_pushed(self.context, self.added, self._step_is_sent, self.values)
+            stepped = await self.opt.step_pushed(self.context, self._added(), self._step_is_sent, self.values)
             if stepped.repeated and not self.joins:
                 self.pushes.undo(self.sent)
                 raise has_counted()
@@ -147,7 +148,7 @@ class _PassPush:
             _let_go(self.pulls.values())
             if not isinstance(error, PsError):
                 raise
-            if refusal := _error_of(self.added):
+            if refusal := _error_of(self.requests):
                 self.pushes.undo(self.sent)
                 raise refusal from None
             self._undo_if_open()
@@ -168,6 +169,13 @@ class _PassPush:
             raise
         return stepped, asked
 
+    def _added(self) -> Added:
+        """The requests by the owners that get them now: modules may have moved."""
+        added: dict[str, list[InFlightRequest[AddGradientsReply]]] = {}
+        for each in self.requests:
+            added.setdefault(each.session.owner, []).append(each)
+        return added
+
     def _step_is_sent(self, owner: str, follows: Sequence[InFlightRequest[Any]]) -> None:
         if self.several_owners:
             self.pushes.unread = self.mark
@@ -178,9 +186,7 @@ class _PassPush:
     def _undo_left_out(self) -> None:
         """Undoes the gradients that the owners have left out, when those of the others count. In a pass of the program,
         other optimizers may step with those that this one does not step."""
-        added = {owner: iter(requests) for owner, requests in self.added.items()}
-        for exchange, sent in zip(self.pushes.exchanges, self.sent, strict=True):
-            request = next(added[exchange.session.owner])
+        for exchange, sent, request in zip(self.pushes.exchanges, self.sent, self.requests, strict=True):
             if not request.settled or request.error is not None:
                 continue
             reply = request.result()
@@ -202,7 +208,7 @@ def _let_go(pulls: Iterable[Sequence[Pending[int]]]) -> None:
             failure.read()
 
 
-def _error_of(added: Added) -> BaseException | None:
+def _error_of(requests: Iterable[InFlightRequest[Any]]) -> BaseException | None:
     """The first error of these requests, as far as they have ended."""
-    errors = (each.error for requests in added.values() for each in requests if each.settled)
+    errors = (each.error for each in requests if each.settled)
     return next((each for each in errors if each is not None), None)
