@@ -91,8 +91,7 @@ class Context(Block):
         self.message = id.to_message()
         self.attempt: Attempt | None = None
         self.failures = PassFailures()
-        self.ended = False
-        self.finished = False
+        self.ended = self.finished = False
         self.looked_up: dict[str, Sequence[Part]] = {}
         self.stepped: set[str] = set()
         self.steps: dict[Any, Pending[Any] | None] = {}
