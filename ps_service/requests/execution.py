@@ -100,7 +100,7 @@ class Execution:
         self._item.apart = operation.apart
         if ctx.asker is not None:
             self._item.group = ctx.asker.identity.name
-        if self._item.account is None:
+        if self._item.account is None and ctx.engine.quotas.is_on:
             self._item.account = ctx.account
         self._item.what = partial(error_answers.title, ctx.engine, operation.name, request)
         ctx.engine.counters.running += not operation.apart
