@@ -132,13 +132,11 @@ class Contexts:
                 self._delegated.setdefault(caller, set()).add(id.trainer)
             return context
 
-    def check_held(self, id: ContextId, caller: bytes) -> None:
-        """Raises `OverloadedError` if a pass may not hold more: of its trainer, or of the quotas of who has opened it
-        here, which is the caller if it is not open yet."""
-        self._held.check_limit(id.trainer)
-        if self._quotas is not None:
-            context = self._open.get(id)
-            self._quotas.check_held(self._quotas.account_of(caller) if context is None else context.account)
+    def check_quota(self, quotas: Quotas, id: ContextId, caller: bytes) -> None:
+        """Raises `QuotaError` if a pass may not hold more of the quotas of who has opened it here, which is the caller
+        if it is not open yet."""
+        context = self._open.get(id)
+        quotas.check_held(quotas.account_of(caller) if context is None else context.account)
 
     def get(self, id: ContextId) -> PassContext | None:
         """The context with that id; None if it has not been used on this owner."""

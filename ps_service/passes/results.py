@@ -75,7 +75,7 @@ def record(
         used.values,
     )
     made.shares = shares
-    if any(each.requires_grad for each in outputs):
+    if arguments.graphs and any(each.requires_grad for each in outputs):
         made.graphs = arguments.graphs  # else no backward will come
     context.add(call, made)
     return result

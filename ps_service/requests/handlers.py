@@ -86,7 +86,9 @@ def _called(ctx: RequestContext, request: pb.CallRequest, recording: Recording |
     """The result of a call, which may be a `Deferred`."""
     engine = ctx.engine
     if recording is not None:
-        engine.contexts.check_held(recording.context, ctx.trainer)
+        engine.held.check_limit(recording.context.trainer)
+        if engine.quotas.is_on:
+            engine.contexts.check_quota(engine.quotas, recording.context, ctx.trainer)
     keep = NO
     if ctx.result_id or request.keep:
         keep = VALUE if ctx.result_id else REFERENCE

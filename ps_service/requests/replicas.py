@@ -79,7 +79,9 @@ def add_gradients(ctx: RequestContext, request: pb.AddGradientsRequest, reply: p
     hosted = ctx.find(request.target)
     covered = pushes.check_covered(optimizer_of(ctx.engine.registry.find(Ref.from_message(request.optimizer))), hosted)
     id = fields.context_id(request)
-    ctx.engine.contexts.check_held(id, ctx.trainer)
+    ctx.engine.held.check_limit(id.trainer)
+    if ctx.engine.quotas.is_on:
+        ctx.engine.contexts.check_quota(ctx.engine.quotas, id, ctx.trainer)
     pushed = pushes.read(hosted, request.positions, ctx.read_plain(request.gradients), request.steps)
     context = ctx.engine.contexts.open(id, ctx.trainer)
     context.bring([each.gradient for each in pushed], [each.steps for each in pushed])

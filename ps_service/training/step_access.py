@@ -71,22 +71,17 @@ class StepAccess:
                 if state.followers:
                     state.tell()
         finally:
-            self._leave(kind, error, trace)
-
-    def _leave(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._waiting is not None:
-            self._waiting.__exit__(kind, error, trace)
-            return
-        with self.locks.lock:
-            for readers in self._readers:
-                readers.turns.writing -= 1
-            for state in self.states:
-                state.stepped = False
-                if self.consistent:
-                    state.claimed = state.writing = False
-            self.locks.notify()
+            if self._waiting is not None:
+                self._waiting.__exit__(kind, error, trace)
+            else:
+                with self.locks.lock:
+                    for readers in self._readers:
+                        readers.turns.writing -= 1
+                    for state in self.states:
+                        state.stepped = False
+                        if self.consistent:
+                            state.claimed = state.writing = False
+                    self.locks.notify()
 
 
 _is_used: Final = methodcaller("is_used")

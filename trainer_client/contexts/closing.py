@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
 from itertools import chain, zip_longest
@@ -22,6 +22,7 @@ from trainer_client.session.stepped import Stepped, owner_seconds
 if TYPE_CHECKING:
     import asyncio
 
+    from ps_wire.refs import ContextId
     from ps_wire.reported import Reductions, Reported, Values
     from ps_wire.v1.operations_pb2 import BackwardRequest, EndContextRequest
     from ps_wire.v1.values_pb2 import Handle
@@ -50,6 +51,7 @@ class Stepping(ABC):
     `remote_parts` check and keep the gradients of several that step one after the other. Values go to `first_part`."""
 
     parts: Sequence[Part]
+    left_owners: Sequence[LeftOwners]
     remote_parts: Collection[Any]
     is_joinable: bool
     has_local_part: bool = False
@@ -72,15 +74,6 @@ class Stepping(ABC):
     @abstractmethod
     def first_part(self) -> Any:
         """The part on an owner that counts values."""
-
-    @property
-    @abstractmethod
-    def left_owners(self) -> Iterable[LeftOwners]:
-        """The owners that its parts have left."""
-
-    def has_left(self, context: Any) -> bool:
-        """Whether parts have left owners that have to be asked before a step, because they may have lost the pass."""
-        return any(context in each for each in self.left_owners)
 
     def confirm_here(self, context: Any) -> None:
         """Raises `ContextLostError` if an owner has lost the pass, and parts have left that owner since. Blocks."""
@@ -109,7 +102,10 @@ class Stepping(ABC):
 
 
 class LeftOwners(Protocol):
-    """Owners that parts of an optimizer have left; see there. A context is in it if they have to be asked for it."""
+    """Owners that parts of an optimizer have left; see there. A context is in it if they have to be asked for it, which
+    none is with a number above `last_pass`."""
+
+    last_pass: int
 
     def __contains__(self, context: Any) -> bool: ...
     def confirm_here(self, context: Any) -> None: ...
@@ -118,6 +114,7 @@ class LeftOwners(Protocol):
 class ClosedPass(Protocol):
     """A pass that a step may end: a `Context`."""
 
+    id: ContextId
     stepped: set[str]
     steps: dict[Any, Pending[Any] | None]
     is_told: bool
@@ -184,8 +181,12 @@ class Closing:
 
     def join(self, batches: Sequence[Batch]) -> None:
         """Asks in the last requests of the backward for the steps and the end, or each owner for a check."""
-        if self._cancelled or not batches or any(each.has_left(self._context) for each in self._optimizers):
+        if self._cancelled or not batches:
             return
+        for optimizer in self._optimizers:
+            for left in optimizer.left_owners:
+                if self._context.id.number <= left.last_pass and self._context in left:
+                    return
         if self._is_joinable:
             if len(batches) > 1 or batches[0].session is not self._parts[0].session:
                 return

@@ -40,6 +40,8 @@ class LeftOwners:
         # The sessions of the parts, and the last pass that had begun when there were none yet.
         self._there: set[Session] = set()
         self._made = 0
+        # Of no later pass owners have to be asked.
+        self.last_pass = 0
 
     def change(self, before: Iterable[Part], now: Iterable[Part]) -> None:
         """The parts are on other owners than before."""
@@ -50,10 +52,11 @@ class LeftOwners:
         gone = {each.session: each.session.settings.last_pass() for each in before}
         left = {session: last for session, last in {**self._left, **gone}.items() if session not in there}
         self._left = dict(list(left.items())[-_MOST:])
+        self.last_pass = max(self._made, *self._left.values(), 0)
 
     def __contains__(self, context: Context) -> bool:
         """Whether owners have to be asked for a pass."""
-        return bool(self._left or context.id.number <= self._made) and bool(self._asked_for(context))
+        return context.id.number <= self.last_pass and bool(self._asked_for(context))
 
     async def confirm(self, context: Context) -> None:
         """Asks the owners for a pass. Raises `ContextLostError` if one has lost it, or was used in it and cannot say

@@ -55,6 +55,7 @@ class OptimizerParts(Stepping, PushScaling):
         # Makes a change of all parts. That of a table first takes up which owners have its rows.
         self.everywhere: Callable[[Change[Any]], Coroutine[Any, Any, Any]] = _at_once
         self.left = left or LeftOwners()
+        self.left_owners = (self.left,)
         self.parts: list[Part] = []
         self._layout = layout
         self._note_parts()
@@ -87,10 +88,6 @@ class OptimizerParts(Stepping, PushScaling):
     def check_pass(self, context: Context) -> None:
         """Raises the errors of a pass that is not open on its owners, or belongs to another client."""
         context.check(*[part.session for part in self.remotes.values()])
-
-    @property
-    def left_owners(self) -> Iterable[LeftOwners]:
-        return (self.left,)
 
     def check_local_part(self, context: Context) -> None:
         """Raises the error that the step of the parameters of this process would raise before it changes anything."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import torch
 
     from trainer_client.contexts.context import Context
-    from trainer_client.optimizers.left_owners import LeftOwners
     from trainer_client.optimizers.optimizer import DistributedOptimizer
     from trainer_client.optimizers.parts import RemoteOptimizer, Sent, Then
     from trainer_client.session.in_flight import InFlightRequest, Read
@@ -67,6 +66,7 @@ class OptimizerWithTables(Stepping, PushScaling):
         self._all = [*([] if parameters is None else [parameters]), *self.tables.values()]
         self._local = [each for each in self._all if each.local is not None]
         self.scaled = Scaled()
+        self.left_owners = [each.left for each in self._all]
         # Numbers of those that an owner has left out, because they have a policy.
         self._by_itself: set[int] = set()
         self.look_at_parts()
@@ -188,10 +188,6 @@ class OptimizerWithTables(Stepping, PushScaling):
         return Work(
             context.id, scaler.get_scale(), unscale, lambda: Pending.run(self._loop, self._step(context, values)).wait()
         )
-
-    @property
-    def left_owners(self) -> Iterable[LeftOwners]:
-        return (each.left for each in self._all)
 
     def check_local_part(self, context: Context) -> None:
         for each in self._local:
