@@ -88,11 +88,12 @@ async def _find(others: OtherOwners, name: str, owners: Sequence[str]) -> Shared
     found = await _first(others, name, owners)
     described = await _described(found)
     routing, shards = Routing.from_plain(described["routing"]), {found.owner: found}
-    for owner in routing.owners:
-        if owner not in shards:
+    # An owner may know of others that the ones before had not heard of.
+    while left := [owner for owner in routing.owners if owner not in shards]:
+        for owner in left:
             shards[owner] = await attach_named(await others.reach(owner), name)
-    told = [await _described(each) for each in shards.values()]
-    routing = reduce(Routing.merged, (Routing.from_plain(each["routing"]) for each in told), routing)
+        told = [await _described(shards[owner]) for owner in left]
+        routing = reduce(Routing.merged, (Routing.from_plain(each["routing"]) for each in told), routing)
     return SharedTable(name, others, described["settings"], routing, shards)
 
 
