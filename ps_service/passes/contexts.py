@@ -236,7 +236,8 @@ class Contexts:
             self._killed.pop(trainer, None)
             kept = {context.id.trainer for context in gone}
             for other in self._delegated.pop(trainer, set()) - kept:
-                if not any(other in others for others in self._delegated.values()):
+                # One that is there itself may still step with what another caller's end has freed.
+                if not self._has_session(other) and not any(other in others for others in self._delegated.values()):
                     self._ended.pop(other, None)
         for context in gone:
             if self._quotas is not None:

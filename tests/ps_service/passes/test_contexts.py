@@ -213,6 +213,23 @@ def test_a_trainer_that_is_gone_leaves_nothing_behind() -> None:
     assert contexts.get(ContextId(TRAINER, 2)) is None
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_pass_that_another_owner_has_lost_stays_lost_while_its_trainer_is_there(is_there: bool) -> None:
+    """An owner that was called in the pass has started again, twice."""
+    present = {OTHER} | ({TRAINER} if is_there else set())
+    contexts = Contexts(has_session=present.__contains__)
+    contexts.open(FIRST, OTHER)
+    contexts.forget(OTHER)
+    contexts.open(ContextId(TRAINER, 2), OTHER)
+    contexts.end(ContextId(TRAINER, 2))
+    contexts.forget(OTHER)
+    if is_there:
+        with pytest.raises(ContextEndedError):
+            contexts.get(FIRST)
+    else:
+        assert contexts.get(FIRST) is None
+
+
 def test_memory_does_not_grow_with_the_contexts_that_ended() -> None:
     contexts = Contexts()
     for number in range(1, 2001):
