@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ps_wire.runtime.failures import shortened
 from ps_wire.runtime.noop import noop
-from trainer_client.client.passes import ATTEMPTS, Attempts, PassMethods
+from trainer_client.client.passes import ATTEMPTS, Attempts, PassMethods, told_lost
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.prefetching import LookedUp
@@ -145,7 +145,7 @@ class BlockingClient(Blocking):
                 try:
                     if tried.is_again and attach is not None:
                         attach()
-                    with client._attempt(run) as ctx:
+                    with client._attempt(run) as ctx, told_lost(ctx):
                         return step(Blocking(ctx), *args)
                 except Exception as error:
                     tried.failed(error)

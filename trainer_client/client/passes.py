@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ps_wire.errors import (
     CancelledCallError,
     ClosedError,
+    ContextEndedError,
     ContextLostError,
     DrainingError,
     InvalidArgumentError,
@@ -88,6 +89,18 @@ class Attempts:
             error.add_note(f"the pass was run {self._made + self._drained} times, and lost each time")
             raise error
         _log.warning("a pass was lost and is run again (%d of %d): %s", self._made + 1, self._most, error)
+
+
+@contextmanager
+def told_lost(context: Context) -> Iterator[None]:
+    """An owner that says that a pass has ended, which its program has not ended, has lost it: so had the owner whose
+    code has called it in the pass, and which has told it the end."""
+    try:
+        yield
+    except ContextEndedError as error:
+        if context.ended:
+            raise
+        raise ContextLostError(f"an owner that was called in it has lost context {context.id}: {error}") from error
 
 
 class PassMethods:
@@ -199,7 +212,8 @@ class PassMethods:
                     if attempts.is_again and attach is not None:
                         await attach()
                     async with self._attempt(run) as ctx:
-                        return await step(ctx, *args)
+                        with told_lost(ctx):
+                            return await step(ctx, *args)
                 except asyncio.CancelledError as error:
                     task = asyncio.current_task()
                     if task is None or task.cancelling():

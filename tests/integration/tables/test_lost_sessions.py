@@ -91,3 +91,38 @@ async def test_the_next_pass_steps(group: Group) -> None:
 
     await ps.run(run)
     assert (await items(IDS) == -1.0).all()
+
+
+async def test_a_pass_that_the_operator_ends_where_hosted_code_runs_is_run_again(group: Group) -> None:
+    """The other owner hears from that one that it is over."""
+    ps, (inner, outer) = group.ps, [group.agents[each].engine for each in ("ps0", "ps1")]
+    items = await ps.table("items", 4, tc.tables.SGD(1.0), owners=["ps0"], init=tc.tables.Zeros())
+    net = await ps.module(table_models.Scored, items, 4, name="net", owner="ps1", seed=0)
+    weight = (await net.state_dict())["head.weight"]
+    attempts = list[tc.Context]()
+
+    async def run(ctx: tc.Context) -> None:
+        attempts.append(ctx)
+        await ctx.backward((await net(IDS.view(1, -1))).sum())
+        if len(attempts) == 1:
+            administration.evict_context(outer, str(ctx.id))
+            await until(lambda: not inner.contexts.all())
+        await items.optimizer.step(ctx)
+
+    await ps.run(run)
+    assert len(attempts) == 2 and torch.equal(await items(IDS), -weight.expand(len(IDS), -1))
+
+
+async def test_a_pass_that_its_program_has_ended_is_not_run_again(group: Group) -> None:
+    net = await group.ps.module(nn.Linear, 4, 1, owner="ps0", seed=0)
+    opt = await group.ps.optimizer(torch.optim.SGD, net.parameters(), lr=1.0)
+    attempts = list[tc.Context]()
+
+    async def run(ctx: tc.Context) -> None:
+        attempts.append(ctx)
+        await ctx.backward((await net(ROWS)).sum(), step=opt)
+        await opt.step(ctx)
+
+    with pytest.raises(tc.errors.ContextEndedError):
+        await group.ps.run(run)
+    assert len(attempts) == 1
