@@ -149,6 +149,8 @@ def norm(ctx: RequestContext, request: pb.NormRequest, reply: pb.NormReply) -> N
     """Sums the powers of gradients, for clipping over several owners."""
     refs = fields.refs(request.parameters)
     reply.power_sum = propagation.power_sum(ctx.engine, fields.context_id(request), refs, request.norm_type)
+    if not refs:
+        reply.others.extend(propagation.others(ctx.engine, fields.context_id(request)))
 
 
 def scale(ctx: RequestContext, request: pb.ScaleRequest, reply: pb.ScaleReply) -> None:

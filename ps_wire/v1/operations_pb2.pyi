@@ -416,10 +416,12 @@ class NormRequest(_message.Message):
     def __init__(self, context: _Optional[_Union[ContextId, _Mapping]] = ..., parameters: _Optional[_Iterable[_Union[_values_pb2.Handle, _Mapping]]] = ..., norm_type: _Optional[float] = ...) -> None: ...
 
 class NormReply(_message.Message):
-    __slots__ = ("power_sum",)
+    __slots__ = ("power_sum", "others")
     POWER_SUM_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     power_sum: float
-    def __init__(self, power_sum: _Optional[float] = ...) -> None: ...
+    others: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, power_sum: _Optional[float] = ..., others: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ScaleRequest(_message.Message):
     __slots__ = ("context", "parameters", "factor")

@@ -6,12 +6,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ps_wire.errors import ContextLostError, DeadlineExceededError, SessionLostError, UnavailableError
-from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import NormRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from trainer_client.contexts.closing import Part
     from trainer_client.contexts.context import Context
@@ -56,35 +55,50 @@ class LeftOwners:
 
     def __contains__(self, context: Context) -> bool:
         """Whether owners have to be asked for a pass."""
-        return context.id.number <= self.last_pass and bool(self._asked_for(context))
+        return context.id.number <= self.last_pass and bool(self._asked_for(context)[0])
 
     async def confirm(self, context: Context) -> None:
         """Asks the owners for a pass. Raises `ContextLostError` if one has lost it, or was used in it and cannot say
         whether it has, and `ContextEndedError` if the pass has ended."""
-        for session, answer in self._ask(context):
+        asked, away = self._ask(context)
+        for session, answer in asked:
             with _unknown(context, session):
-                await answer
+                _check(context, away, await answer)
 
     def confirm_here(self, context: Context) -> None:
         """The same in this thread, which must not be that of the client's event loop."""
-        for session, answer in self._ask(context):
+        asked, away = self._ask(context)
+        for session, answer in asked:
             with _unknown(context, session):
-                answer.wait()
+                _check(context, away, answer.wait())
 
-    def _ask(self, context: Context) -> list[tuple[Session, Pending[object]]]:
+    def _ask(self, context: Context) -> tuple[list[tuple[Session, Pending[list[str]]]], set[str]]:
+        """The questions to owners, whose answers name those that each has called in the pass; and `_asked_for`."""
         if context not in self:
-            return []
+            return [], set()
+        sessions, away = self._asked_for(context)
         request = Request(norm=NormRequest(context=context.message, norm_type=1.0))  # of no parameter
-        return [(session, session.submit(request, None, noop)) for session in self._asked_for(context)]
+        return [(each, each.submit(request, None, lambda reply, _: list(reply.norm.others))) for each in sessions], away
 
-    def _asked_for(self, context: Context) -> list[Session]:
+    def _asked_for(self, context: Context) -> tuple[list[Session], set[str]]:
+        """The sessions with the owners to ask, and the names of those that cannot be asked. These may be gone for good,
+        and stop a pass only if hosted code has used them, which the owners know that the pass has called."""
         called = context.sessions
         before = [session for session, last in self._left.items() if context.id.number <= last]
-        # Hosted code may have used others in the pass. Those that are gone for good must not stop it.
         asked = [each for each in before if each in called or each.state == "connected"]
-        if context.id.number <= self._made:
+        away = {each.owner for each in before if each not in asked}
+        if away:
+            asked += [each for each in called if each not in asked]
+        elif context.id.number <= self._made:
             asked += [each for each in called if each not in self._there and each not in asked]
-        return asked
+        return asked, away
+
+
+def _check(context: Context, away: Collection[str], called: Sequence[str]) -> None:
+    """Raises `ContextLostError` if one of the owners that were called is away."""
+    for owner in away:
+        if owner in called:
+            raise _lost(context, owner)
 
 
 @contextmanager
@@ -94,7 +108,11 @@ def _unknown(context: Context, session: Session) -> Iterator[None]:
         yield
     except (DeadlineExceededError, SessionLostError, UnavailableError) as error:
         if session in context.sessions:
-            raise ContextLostError(
-                f"what context {context.id} may have used on owner {session.owner!r} is on another owner now, and "
-                "whether the pass was lost before is not known: run forward again"
-            ) from error
+            raise _lost(context, session.owner) from error
+
+
+def _lost(context: Context, owner: str) -> ContextLostError:
+    return ContextLostError(
+        f"what context {context.id} may have used on owner {owner!r} is on another owner now, and whether the pass was "
+        "lost before is not known: run forward again"
+    )

@@ -202,6 +202,33 @@ async def test_a_step_of_rows_that_hosted_code_has_looked_up(group: Group) -> No
     assert bits([await items(IDS)]) == before
 
 
+@pytest.mark.parametrize("is_used", [True, False], ids=["used", "unused"])
+async def test_a_step_of_rows_that_have_left_an_owner_that_is_away(group: Group, is_used: bool) -> None:
+    """Whether hosted code has looked them up there is known by the owner that it runs on."""
+    await group.join("ps1")
+    await group.join("ps0", "ps1")
+    await group.join("ps2", "ps1")
+    items = await table_of(group.ps, "items", tc.tables.SGD(1.0), owners=["ps0"])
+    others = await table_of(group.ps, "others", tc.tables.SGD(1.0), owners=["ps1"], init=tc.tables.Zeros())
+    net = await group.ps.module(table_models.Scored, items, 4, owner="ps1", seed=0)
+    opt = await group.ps.optimizer(None, [items, others])
+    before = bits([await items(IDS)])
+    async with group.ps.context() as ctx:
+        loss = (await others(IDS)).sum()
+        await ctx.backward(loss + (await net(IDS.view(1, -1))).sum() if is_used else loss)
+        await outside(lambda: group.lose("items"))
+        await outside(lambda: items(IDS))
+        await group.members.pop("ps0").stop()
+        if is_used:
+            with pytest.raises(tc.errors.ContextLostError, match="'ps0'"):
+                await opt.step(ctx)
+        else:
+            await opt.step(ctx)
+    assert bits([await items(IDS)]) == before
+    assert (await others(IDS) == (0.0 if is_used else -1.0)).all()
+    await group.owners["ps0"].start()
+
+
 @KNOWN
 async def test_a_step_of_a_module(group: Group, made: Step, is_known: bool) -> None:
     net = await group.ps.module(nn.Linear, 4, 1, name="net", owner="ps0", seed=0)
