@@ -6,9 +6,18 @@ import os
 
 import pytest
 
+from tests.forking import shared
+
 # Two workers with two threads each on two cores wait for each other's threads: twice the processor time, or more. What
 # the environment says goes first.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Called before the conftest of the tests is imported, which takes as long as torch."""
+    config = pluginmanager.get_plugin("pytestconfig")
+    assert isinstance(config, pytest.Config)
+    shared.begin(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

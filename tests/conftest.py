@@ -32,6 +32,7 @@ from ps_service.server import Server
 from ps_wire.limits import MIB, Limits
 from tests import hosted_models
 from tests.allowed import allowed
+from tests.forking import shared
 from tests.forking.process import ROOT, AsyncForked, Forking
 from tests.forking.programs import forked_programs as forked
 from tests.ports import ReservedPort
@@ -41,25 +42,15 @@ __all__ = ["ROOT", "SERVE", "OwnerProcess", "StartOwner", "StartProcess"]
 StartOwner = Callable[..., "asyncio.Future[Server]"]
 
 
-SHARED = "FORKING_SHARED"
-"""In the environment of the processes that run tests at the same time: the variables of what all of them fork from."""
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Has this process and those that it starts end by Ctrl-C, which shells let programs in the background ignore."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Collection makes half a million objects and no garbage.
     gc.disable()
-    if getattr(config.option, "numprocesses", None):
-        forking = Forking(more=["examples", "benchmarks"])
-        # The processes that run tests are forked, too: torch and its compiler are imported once for all of them. They
-        # compute in one thread each, as those that a test forks do: threads that wait for each other would spin.
-        config.option.tx = [f"popen//python={forking.python}"] * len(config.option.tx)
-        os.environ |= forking.variables | {SHARED: json.dumps(forking.variables)}
-        config.add_cleanup(forking.close)
-    elif "FORKING_PYTHON" in os.environ:
+    if "FORKING_PYTHON" in os.environ:
         _start_interpreters()
+    shared.use(config)
 
 
 def _start_interpreters() -> None:
@@ -181,8 +172,8 @@ async def pair(start_owner: StartOwner) -> AsyncIterator[tc.Client]:
 @pytest.fixture(scope="session")
 def forking() -> Iterator[Forking]:
     """Starts processes that have imported everything already."""
-    shared = os.environ.pop(SHARED, None)
-    with closing(Forking(json.loads(shared) if shared else None)) as forking:
+    within = os.environ.pop(shared.SHARED, None)
+    with closing(Forking(json.loads(within) if within else None)) as forking:
         yield forking
 
 
