@@ -60,7 +60,7 @@ def test_an_id_gets_its_row_again_however_often_it_was_seen(sightings: int, make
     shard = make_shard(1, SGD(), Constant(1.0), admission=AfterSightings(sightings, default=-2.0))
     for _ in range(sightings - 1):
         assert shard.look_up(_ids(7)).tolist() == [[-2.0]]
-    for _ in range(600):  # more than a counter can hold
+    for _ in range(260):  # more than a counter can hold
         assert shard.look_up(_ids(7)).tolist() == [[1.0]]
         shard.remove(_ids(7))
 
