@@ -263,9 +263,11 @@ def use() -> None:
     importlib.import_module("ps_service.config").load()
     for level in importlib.import_module("ps_service.functions.groups").Level:
         importlib.import_module("ps_service.functions.listing").listed(level)
-    # Its first function takes as long as its import. The loops of tables are imported by those that have tables: the
-    # place of their cache is a matter of the environment.
+    # Its first function takes as long as its import.
     importlib.import_module("numba").njit(lambda: 0)()
+    # The loops of tables, unless they would have to be compiled: who needs them first has that done.
+    if importlib.import_module("ps_service.tables.compiled").CodeCache().complete:
+        importlib.import_module("ps_service.tables.preparing").PREPARATION.ensure()
 
 
 def keep() -> None:

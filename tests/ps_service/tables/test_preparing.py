@@ -22,6 +22,9 @@ from tests.forking.process import Forking
 from tests.owner_processes import OwnerProcess, StartOwner, forked_owners
 from tests.waiting import until
 
+COLD = "tests.ps_service.tables.cold_tables"
+"""Imported by an owner, it has the first table there begin with nothing, as in a process that was not forked."""
+
 pytestmark = pytest.mark.skipif(not compiled.available(), reason="numba is not installed")
 
 
@@ -168,20 +171,22 @@ def test_an_owner_that_starts_does_not_import_numba_itself(cache: CodeCache, mon
 
 async def test_calls_of_others_are_answered_while_the_first_table_is_made(start: StartOwner) -> None:
     PREPARATION.ensure()
-    owner = await start()
+    owner = await start("--import", COLD)
     async with tc.connect(owner.address) as ps, tc.connect(owner.address) as other:
+        assert await ps.call(f"{COLD}.loops_there") == []
         answers = 0
         table = asyncio.ensure_future(_made(ps))
         while not table.done():
             await other.status()
             answers += 1
         await table
+        assert await ps.call(f"{COLD}.loops_there") != []
         assert answers > 10
 
 
 async def test_an_owner_that_is_stopped_while_it_makes_its_first_table_ends_in_order(start: StartOwner) -> None:
     PREPARATION.ensure()
-    owner = await start()
+    owner = await start("--import", COLD)
     async with tc.connect(owner.address, reconnect_timeout=1.0) as ps:
         table = asyncio.ensure_future(_made(ps))
         while not (await ps.status()).requests_in_flight:
