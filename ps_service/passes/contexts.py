@@ -54,6 +54,8 @@ class Contexts:
         self._quotas = quotas if quotas is not None and quotas.is_on else None
         self._lock = threading.Lock()
         self._open: dict[ContextId, PassContext] = {}
+        # For each trainer: the numbers of its open contexts.
+        self._numbers: dict[bytes, set[int]] = {}
         self._ended: dict[bytes, SeenNumbers] = {}
         # For each trainer: numbers of the contexts that this owner has lost, with the reason if it is known.
         self._lost: dict[bytes, dict[int, str]] = {}
@@ -123,6 +125,7 @@ class Contexts:
                 account = NOBODY if self._quotas is None else self._admitted(self._quotas, caller)
                 context = self._open[id] = PassContext(id, self._held.of(id.trainer, caller), self.clock())
                 context.account = account
+                self._numbers.setdefault(id.trainer, set()).add(id.number)
                 if self.when_opened is not None:
                     self.when_opened(id, caller)
             else:
@@ -158,22 +161,38 @@ class Contexts:
 
     def end(self, id: ContextId, over: Over = NOTHING_SAID) -> None:
         """Ends a context, also one that was never used here, because requests of it may still arrive. `over` says which
-        other contexts of its trainer have ended."""
+        other contexts of its trainer have ended: those that are open here end with it."""
         if self.when_over is not None:
             self.when_over(id, over)
         with self._lock:
-            context = self._open.pop(id, None)
+            context = self._pop(id)
+            gone = [] if context is None else [context]
+            if over.before and id.trainer in self._numbers:
+                gone += self._pop_covered(id.trainer, over)
             ended = self._end(id)
             if over.before:
                 ended.cover(over.before, over.but)
-            if context is not None and context.called is not None:
+            if any(context.called is not None for context in gone):
                 # Other owners do not see all contexts, so they get the numbers that are known here.
                 holes = ended.holes
                 over = Over(ended.floor + 1, holes) if len(holes) <= _MOST_TOLD else NOTHING_SAID
-        if context is not None:
+        for context in gone:
             if self._quotas is not None:
                 self._quotas.give(context.account, contexts=1)
             context.end(over)
+
+    def _pop_covered(self, trainer: bytes, over: Over) -> list[PassContext]:
+        covered = {number for number in self._numbers[trainer] if number < over.before}.difference(over.but)
+        return [context for number in covered if (context := self._pop(ContextId(trainer, number))) is not None]
+
+    def _pop(self, id: ContextId) -> PassContext | None:
+        context = self._open.pop(id, None)
+        if context is not None:
+            numbers = self._numbers[id.trainer]
+            numbers.remove(id.number)
+            if not numbers:
+                del self._numbers[id.trainer]
+        return context
 
     @staticmethod
     def _admitted(quotas: Quotas, caller: bytes) -> Account:
@@ -210,7 +229,7 @@ class Contexts:
         if self.when_over is not None:
             self.when_over(id, NOTHING_SAID)
         with self._lock:
-            context = self._open.pop(id, None)
+            context = self._pop(id)
             if context is None:
                 return False
             lost = self._lost.setdefault(id.trainer, {})
@@ -227,8 +246,9 @@ class Contexts:
     def forget(self, trainer: bytes) -> None:
         """Frees the contexts of a caller whose session has ended: a trainer, or an owner that was called in a pass."""
         with self._lock:
-            gone = [self._open.pop(id) for id, each in list(self._open.items()) if self._is_last(trainer, each)]
+            gone = [each for each in self._open.values() if self._is_last(trainer, each)]
             for context in gone:
+                self._pop(context.id)
                 # A later step must raise; without gradients it would seem to succeed.
                 self._end(context.id)
             self._ended.pop(trainer, None)

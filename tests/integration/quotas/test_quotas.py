@@ -22,7 +22,7 @@ from ps_wire.codec.values import Encoder
 from ps_wire.refs import ContextId, new_trainer_id
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.frames_pb2 import Frame, Request
-from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest
+from ps_wire.v1.operations_pb2 import CallRequest, CreateRequest, EndContextRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
 from tests.integration.access.identities import Identities
 from tests.integration.support import HandMade
@@ -151,6 +151,33 @@ async def test_what_a_pass_holds_counts_for_who_has_opened_it_here(
             limited.engine.contexts.end(elsewhere)
             await until(lambda: limited.engine.held.nbytes_of(elsewhere.trainer) == 0)
             assert not (await nested(4, ContextId(ps.trainer, 1_000))).message
+
+
+async def test_a_pass_whose_end_is_told_with_that_of_a_later_one_counts_no_more(
+    limited: Server, identities: Identities
+) -> None:
+    contexts, x = limited.engine.contexts, torch.ones(1_000, 1)
+    async with identities.connect(limited, "anna") as ps:
+        net = await ps.module("torch.nn.Linear", 1, 1, name="net")
+        stream = await HandMade.greeted(GrpcConnector(limited.address, token=identities.tokens["anna"]))
+
+        async def ask(number: int, request: Request) -> Error:
+            await stream.send(Frame(number=number, request=request))
+            return (await stream.receive()).reply.error
+
+        async def use(number: int, pass_number: int) -> str:
+            call = CallRequest(target=net.ref.to_message(), args=Encoder(None).encode((x,)), call=number)
+            call.context.CopyFrom(ContextId(stream.trainer, pass_number).to_message())
+            return (await ask(number, Request(call=call))).message
+
+        assert [await use(1, 1), await use(2, 2)] == ["", ""]
+        assert "may use 2 of contexts, uses 2" in await use(3, 3)
+        over = EndContextRequest(context=ContextId(stream.trainer, 2).to_message(), all_before=3)
+        assert not (await ask(4, Request(end_context=over))).message
+        assert len(contexts) == 0
+        await until(lambda: limited.engine.held.nbytes_of(stream.trainer) == 0)
+        assert [await use(5, 3), await use(6, 4)] == ["", ""], "both that the quota allows"
+        assert "has ended" in await use(7, 1)
 
 
 async def test_what_waits_in_collectives_counts_for_who_has_sent_it(limited: Server, identities: Identities) -> None:

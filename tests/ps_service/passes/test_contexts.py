@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import Parameter
 
+from ps_service.group.peers import Membership, NestedPass, Over, Peers
 from ps_service.hosting.leaves import Leaf
 from ps_service.memory.held import Held
 from ps_service.passes.contexts import Contexts
@@ -177,6 +179,49 @@ def test_ending_twice_is_the_same_as_once() -> None:
     contexts.end(FIRST)
     contexts.end(FIRST)
     assert len(contexts) == 0
+
+
+class CalledOwners(Peers, NestedPass):
+    """Stands for other owners that were called in a pass; keeps what they are told of its end."""
+
+    def __init__(self) -> None:
+        self.root = torch.empty(0)
+        self.told: list[Over] = []
+
+    def nested_pass(self, context: ContextId) -> CalledOwners:
+        return self
+
+    def calling(self, place: tuple[int, ...]) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def propagating(self, retain_graph: bool, backward: int) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def others(self) -> list[str]:
+        return ["ps1"]
+
+    def end(self, over: Over) -> None:
+        self.told.append(over)
+
+
+def test_an_end_also_ends_those_of_which_it_says_that_they_are_over(weight: Parameter) -> None:
+    contexts, called, joined = Contexts(), CalledOwners(), Membership()
+    joined.join(called)
+    opened = {number: contexts.open(ContextId(TRAINER, number), b"owner".ljust(16)) for number in (1, 2, 3, 5)}
+    theirs = contexts.open(ContextId(OTHER, 1), OTHER)
+    for each in (*opened.values(), theirs):
+        each.accumulate([gradient_of(weight, dense(1, 1))])
+    with opened[1].calling(joined, ()):
+        pass
+    contexts.end(ContextId(TRAINER, 3), Over(4, (2,)))
+    assert {each.id for each in contexts.all()} == {opened[2].id, opened[5].id, theirs.id}
+    assert [number for number, each in opened.items() if each.gradients()] == [2, 5]
+    assert called.told == [Over(4, [2])]
+    with pytest.raises(ContextEndedError):
+        contexts.open(FIRST)
+    contexts.end(ContextId(TRAINER, 4), Over(10))
+    assert contexts.all() == [theirs]
+    assert not contexts.used_by({TRAINER, b"owner".ljust(16)})
 
 
 def test_an_end_frees_the_state_of_the_pass(weight: Parameter) -> None:
