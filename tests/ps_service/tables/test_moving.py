@@ -110,7 +110,14 @@ def test_rows_of_other_slots_do_not_arrive() -> None:
         table.stage("another", {}, torch.empty(0, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("why", ["clear", "another", "restart"])
+def restarted(table: HostedTable) -> HostedTable:
+    """What an owner has of a table after it has started again."""
+    again = made(table.owner)
+    again.load_state_dict({**table.state_copy(), "time": 0})
+    return again
+
+
+@pytest.mark.parametrize("why", ["clear", "another", "restart", "made anew"])
 def test_an_owner_that_has_lost_what_it_was_given_is_not_ready(why: str) -> None:
     table = made("c")
     slots = table.routing.slots("a")
@@ -121,9 +128,15 @@ def test_an_owner_that_has_lost_what_it_was_given_is_not_ready(why: str) -> None
     elif why == "another":
         table.begin_arrival("later", slots, "a", 2)
     else:
-        table = made("c")
+        table = restarted(table) if why == "restart" else made("c")
+    ids = IDS[slots[slots_of(IDS)]]
     with pytest.raises(RowsMovedError, match="has ended this move"):
         table.is_ready("m")
+    with pytest.raises(RowsMovedError, match="has ended this move"):
+        table.stage("m", {"ids": ids, "values": torch.ones(len(ids), 1)}, torch.empty(0, dtype=torch.int64))
+    with pytest.raises(RowsMovedError, match="has ended this move"):
+        table.take_applied("m", [])
+    assert table.shard.size == 0
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -135,8 +148,7 @@ def test_rows_that_arrive_are_removed_by_their_own_move_alone(is_restarted: bool
     ids = IDS[slots[slots_of(IDS)]]
     table.stage("m", {"ids": ids, "values": torch.ones(len(ids), 1)}, torch.empty(0, dtype=torch.int64))
     if is_restarted:
-        state, table = {**table.state_copy(), "time": 0}, made("c")
-        table.load_state_dict(state)
+        table = restarted(table)
     assert table.purge(0, "another") is None
     assert table.shard.size == len(ids) > 0 and table.count() == 0
     assert table.purge(0, "m") is None
