@@ -27,6 +27,7 @@ from ps_service.monitoring.sampler import Sampler
 from ps_service.rpc import listener
 from ps_wire.connections.connection import Connector
 from ps_wire.limits import Limits
+from ps_wire.shared_memory import peers
 from ps_wire.status import OwnerStatus
 from tests.conftest import OwnerProcess, StartProcess
 from tests.integration.support import COUNTER, GATE, MODELS, Cuttable, in_memory, serving, until
@@ -147,7 +148,8 @@ class Visitors:
     visits: int = 0
 
     async def come(self, times: int, at_once: int = 8) -> None:
-        """Some side by side; every other one vanishes. Returns when their sessions have ended."""
+        """Some side by side; every other one vanishes. Returns when their sessions have ended, and nothing looks any
+        more after their connections: what goes later would hide that other objects of its types have come."""
         for begun in range(0, times, at_once):
             numbers = range(min(at_once, times - begun))
             await asyncio.gather(*(visit(self.connector(), vanish=bool(number % 2)) for number in numbers))
@@ -155,7 +157,7 @@ class Visitors:
 
         def gone(status: OwnerStatus) -> bool:
             self.sweep()
-            return status.sessions == 1
+            return status.sessions == 1 and _looks() <= 2  # that of the owner, and that of `watch`
 
         await until(self.watch, gone)
 
@@ -195,6 +197,12 @@ def _grown(found: list[Counter[str]], visits: int) -> list[str]:
     return [name for name in grown[0] if min(each[name] for each in grown) > most[name]]
 
 
+def _looks() -> int:
+    """How many times processes at the other ends of connections are looked after."""
+    gc.collect()
+    return sum(type(each) is peers.PeerWatch for each in gc.get_objects())
+
+
 def _tracked() -> Counter[str]:
     """Objects there are, by type, without cancelled timers, which the loop keeps a while; and all blocks of memory.
 
@@ -229,6 +237,8 @@ async def test_short_sessions_leave_nothing_behind() -> None:
 async def test_short_sessions_over_grpc_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     # Tokens of faster connections that are not taken are known until they expire.
     monkeypatch.setattr(listener, "_TOKEN_SECONDS", 1.0)
+    # Who looks after a connection notices only then that it is over.
+    monkeypatch.setattr(peers, "_LOOK_SECONDS", 0.05)
     async with serving(Limits(lease_seconds=0.1)) as owner, tc.connect(owner.address) as watch:
         visitors = Visitors(owner.engine, lambda: GrpcConnector(owner.address), watch, sweep=lambda: None)
         await visitors.nothing_grew(24, 72)
