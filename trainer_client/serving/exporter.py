@@ -20,7 +20,9 @@ from ps_wire.errors import (
     InternalError,
     InvalidArgumentError,
     OverloadedError,
+    PermissionDeniedError,
     RemoteError,
+    RowsMovedError,
     SessionLostError,
     StaleHandleError,
     TooLargeError,
@@ -47,12 +49,23 @@ _LOST: Final = (
     DeadlineExceededError,
     DrainingError,
     OverloadedError,
+    RowsMovedError,
     SessionLostError,
     StaleHandleError,
     UnavailableError,
 )
 """Errors after which objects are asked for again: an owner was started again, is about to, does not answer, or has too
-much to do; also if a quota was used up."""
+much to do; also if a quota was used up, or rows move."""
+
+_OF_ONE_OBJECT: Final = (
+    InternalError,
+    InvalidArgumentError,
+    PermissionDeniedError,
+    RemoteError,
+    RowsMovedError,
+    TooLargeError,
+)
+"""Errors of one object after which what else is exported goes on."""
 
 _GONE_SECONDS: Final = 600.0
 """Seconds for which an export waits for an object that all of its owners have left. One may be started again, or the
@@ -305,7 +318,7 @@ class Exporter:
             parts.remove(part)
             self._failing.discard(part)
             return False
-        except (InvalidArgumentError, InternalError, RemoteError, TooLargeError) as error:
+        except _OF_ONE_OBJECT as error:
             if is_at_start or not (self._is_of_all or part.is_exported):
                 raise
             # What else is exported goes on.

@@ -16,6 +16,9 @@ from tests.waiting import until
 from trainer_client.serving.exporter import ExporterOfModule
 from trainer_client.serving.live_objects import LiveObjects
 
+OF_ONE_OBJECT = ("RemoteError", "TooLargeError", "PermissionDeniedError", "RowsMovedError")
+"""Errors after which what else is exported goes on."""
+
 
 def written(path: Path, name: str = "") -> list[Path]:
     """The files of an object that are there, or of all."""
@@ -94,7 +97,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["all", "named"])
-@pytest.mark.parametrize("kind", ["RemoteError", "TooLargeError", "OverloadedError", "QuotaError"])
+@pytest.mark.parametrize("kind", [*OF_ONE_OBJECT, "OverloadedError", "QuotaError"])
 async def test_one_object_that_fails_for_a_while_does_not_end_an_export(
     ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, named: bool
 ) -> None:
@@ -106,7 +109,7 @@ async def test_one_object_that_fails_for_a_while_does_not_end_an_export(
         await bad.load_state_dict(zeros)
         await good.load_state_dict(zeros)
         await until(lambda: failing.raised >= 3)
-        if kind in ("RemoteError", "TooLargeError"):
+        if kind in OF_ONE_OBJECT:
             version = await brought(tmp_path)
             assert version.state_dict("bad")["weight"].tolist() == before
             assert not version.state_dict("good")["weight"].any()
@@ -127,3 +130,24 @@ async def test_what_fails_in_its_first_round_is_tried_again(
         failing.error = None
         assert (await brought(tmp_path)).modules == ["bad"]
     assert caplog.text.count("'bad' is not exported") == 1
+
+
+async def test_an_export_that_begins_while_rows_move_tries_again(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ps.module(nn.Linear, 2, 1, name="bad")
+    failing = Failing(monkeypatch)
+    failing.error = tc.errors.RowsMovedError("not now")
+    async with exporting(ps, tmp_path):
+        await until(lambda: failing.raised >= 3)
+        failing.error = None
+        assert (await brought(tmp_path)).modules == ["bad"]
+
+
+async def test_an_object_that_is_denied_from_the_beginning_is_told_at_once(
+    ps: tc.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ps.module(nn.Linear, 2, 1, name="bad")
+    Failing(monkeypatch).error = tc.errors.PermissionDeniedError("it needs another role")
+    with pytest.raises(tc.errors.PermissionDeniedError, match="another role"):
+        await ps.export(tmp_path, follow=True, every=0.01)
