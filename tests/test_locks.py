@@ -50,6 +50,7 @@ PLAIN = {
     "ps_service/group/directory.py": SHORT,
     "ps_service/memory/held.py": SHORT,
     "ps_service/hosting/running_statistics.py": SHORT,
+    "ps_service/hosting/value_graphs.py": SHORT,
     "ps_service/hosting/registry.py": SHORT,
     "ps_service/passes/staleness.py": SHORT,
     "ps_service/tables/reservation.py": SHORT,

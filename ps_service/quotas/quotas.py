@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ps_service.access.reread import Reread
 from ps_service.memory.held import Held
-from ps_service.quotas.accounts import NOBODY, Account, Tally
+from ps_service.quotas.accounts import NOBODY, Account
 from ps_service.quotas.quota import NAMES, NO_QUOTA, Settings
+from ps_service.quotas.tallies import Tally
 
 if TYPE_CHECKING:
     from ps_service.memory.held import Share

@@ -11,8 +11,9 @@ from ps_service.tables.budget import TableBudget
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ps_service.quotas.accounts import Account, Tally
+    from ps_service.quotas.accounts import Account
     from ps_service.quotas.quotas import Quotas
+    from ps_service.quotas.tallies import Tally
     from ps_wire.errors import PsError
 
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ps_service.memory.message_budget import Budget
-from ps_service.quotas.accounts import Tally
 from ps_service.quotas.quota import Quota
+from ps_service.quotas.tallies import Tally
 from ps_wire.errors import OverloadedError, QuotaError
 from ps_wire.limits import Limits
 
