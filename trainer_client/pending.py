@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
 from ps_wire.numbers import check_timeout
 from ps_wire.runtime import failures, forks
-from ps_wire.runtime.failures import Failure, Origin, shortened
+from ps_wire.runtime.failures import FailedBeforeError, Failure, Origin, failure_of, shortened
 from ps_wire.runtime.scopes import waiting
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.runtime.unawaited import Unawaited
@@ -243,12 +243,6 @@ class Pending(Unawaited, Generic[T]):
         """Whether a caller waits for the result."""
         return bool(self._wakers)
 
-    def passed_on(self) -> T:
-        """Like `result`, for another operation that fails with the same error, and is reported if that is not read."""
-        if type(self._outcome) is Failure:
-            self._outcome.pass_on()
-        return self.result()
-
     def result(self) -> T:
         """The result, or the error of the operation. Must be done."""
         with self._mutex:
@@ -350,11 +344,17 @@ def all_ended(loop: asyncio.AbstractEventLoop, parts: Iterable[Pending[Any]]) ->
 
 
 def wait_here(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]]) -> None:
-    """Waits until all have ended, in a plain thread. Raises the first error, of which another operation tells."""
-    if parts:
-        all_ended(loop, parts).wait()
-        for part in parts:
-            part.passed_on()
+    """Waits until all have ended, in a plain thread. Raises as `check_succeeded`."""
+    all_ended(loop, parts).wait()
+    check_succeeded(parts)
+
+
+def check_succeeded(parts: Iterable[Pending[Any]]) -> None:
+    """Raises the error of the first that has failed, all being done: `FailedBeforeError` if it was not read."""
+    for part in parts:
+        if (failure := part.failure) is not None:
+            raise FailedBeforeError(failure)
+        part.result()
 
 
 def results(parts: Iterable[Pending[T]]) -> list[T]:
@@ -381,7 +381,7 @@ def _outcome_of(task: asyncio.Task[T]) -> Outcome[T]:
         failure.read()  # asyncio does not report tasks that are cancelled either
         return failure
     error = task.exception()
-    return task.result if error is None else Failure(error)
+    return task.result if error is None else failure_of(error)
 
 
 def _wake(loop: asyncio.AbstractEventLoop, thread: int, future: asyncio.Future[None]) -> None:

@@ -7,6 +7,8 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
 
@@ -189,10 +191,6 @@ class Failure:
                 of_pass.raised(failure.error)
             failure = failure._cause
 
-    def pass_on(self) -> None:
-        """Another operation fails with the error, and tells the program."""
-        self._read = True
-
     def report(self) -> None:
         """Reports it, once, unless the program knows of the error. What follows from another failure is left to that.
         The garbage collector calls this in any thread. As in asyncio, only the locks of `logging` are taken."""
@@ -216,3 +214,29 @@ class Failure:
 
     def __del__(self) -> None:
         self.report()
+
+
+class FailedBeforeError(Exception):
+    """Raised by an operation that waits for another, which has failed. Both have the same `failure` then, so that the
+    program knows of it once it has read one of them."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__()
+        self.failure = failure
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The outcome of an operation that has raised this."""
+    return error.failure if isinstance(error, FailedBeforeError) else Failure(error)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """The program is told of the failure because of which the block fails, if it is that of another operation."""
+    failure = None
+    try:
+        yield
+    except FailedBeforeError as error:
+        failure = error.failure
+    if failure is not None:
+        failure()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from ps_wire.refs import Ref, new_object_id
 from tests.integration.held import held_request
 from tests.training import MODELS, owners, same_state
 from tests.waiting import until
+from trainer_client.contexts import backwards
 
 X, Y = torch.linspace(-1, 1, 12).view(4, 3), torch.linspace(1, -1, 8).view(4, 2)
 
@@ -209,6 +211,84 @@ async def test_what_is_begun_next_tells_of_clipping_that_has_failed(ps: tc.Clien
         assert torch.equal((await net.state_dict())["weight"], before["weight"])
         await opt.step(ctx)  # the program knows of it, and has decided
     assert not torch.equal((await net.state_dict())["weight"], before["weight"])
+
+
+def begun_backward(ctx: tc.Context, opt: Any, loss: torch.Tensor) -> tc.Pending[Any]:
+    return ctx.backward(loss)
+
+
+def begun_step(ctx: tc.Context, opt: Any, loss: torch.Tensor) -> tc.Pending[Any]:
+    return opt.step(ctx)
+
+
+def begun_look(ctx: tc.Context, opt: Any, loss: torch.Tensor) -> tc.Pending[Any]:
+    return ctx.get_gradients()
+
+
+@pytest.mark.parametrize("begin", [begun_backward, begun_step, begun_look])
+async def test_what_fails_behind_clipping_and_nobody_awaits_lets_nothing_step(ps: tc.Client, begin: Any) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    before = await net.state_dict()
+    other = tc.RemoteParameter.bare(net.session, Ref("ps0", new_object_id(), "gone"), torch.zeros(1))
+    async with ps.context() as ctx:
+        await ctx.backward(mse_loss(await net(X), Y))
+        loss = (await net(X)).sum()
+        clipping = ctx.clip_grad_norm([other], NORM)
+        await until(clipping.done)
+        behind = begin(ctx, opt, loss)
+        await until(behind.done)
+        with pytest.raises(tc.errors.PsError, match="gone"):
+            await opt.step(ctx)
+    assert torch.equal((await net.state_dict())["weight"], before["weight"])
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["backward", "backward with a step"])
+async def test_a_cancelled_backward_hides_no_failed_clipping(
+    ps: tc.Client, monkeypatch: pytest.MonkeyPatch, steps: bool
+) -> None:
+    net = await ps.module(nn.Linear, 3, 2)
+    opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
+    before = await net.state_dict()
+    other = tc.RemoteParameter.bare(net.session, Ref("ps0", new_object_id(), "gone"), torch.zeros(1))
+    waiting, ended = threading.Event(), threading.Event()
+    wait = backwards.wait_here
+
+    def noted(*of: Any) -> None:
+        waiting.set()
+        try:
+            wait(*of)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(backwards, "wait_here", noted)
+    async with ps.context() as ctx:
+        await ctx.backward(mse_loss(await net(X), Y))
+        loss = (await net(X)).sum()
+        with held_request(monkeypatch, "norm") as clipping:
+            begun = ctx.clip_grad_norm([other], NORM)
+            await clipping.has_come()
+            backward = ctx.backward(loss, step=opt if steps else None)
+            await until(waiting.is_set)
+            backward.cancel()
+            await clipping.go_on()
+        await until(lambda: begun.done() and ended.is_set())
+        with pytest.raises(tc.errors.PsError, match="gone"):
+            await opt.step(ctx)
+    assert torch.equal((await net.state_dict())["weight"], before["weight"])
+
+
+async def test_a_step_that_fails_behind_a_backward_and_nobody_awaits_lets_no_other_step(ps: tc.Client) -> None:
+    bad, net = await ps.module(f"{MODELS}.Explodes", 3), await ps.module(nn.Linear, 3, 2)
+    opt, other = [await ps.optimizer(torch.optim.SGD, each.parameters(), lr=0.1) for each in (bad, net)]
+    before = await net.state_dict()
+    async with ps.context() as ctx:
+        await ctx.backward(mse_loss(await net(X), Y))
+        ctx.backward((await bad(X, explode=True)).sum())
+        await until(opt.step(ctx).done)
+        with pytest.raises(tc.errors.RemoteError, match="broken"):
+            await other.step(ctx)
+    assert torch.equal((await net.state_dict())["weight"], before["weight"])
 
 
 async def test_clipping_whose_failure_was_read_or_that_was_cancelled_stops_nothing(

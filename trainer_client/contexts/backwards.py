@@ -16,7 +16,7 @@ import torch
 from ps_wire.errors import CancelledCallError, ClosedError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
-from ps_wire.runtime.failures import Failure, Origin
+from ps_wire.runtime.failures import Failure, Origin, failure_of, told
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.leaves import LocalGradients, borrowed_grads, grads_of, reservations
@@ -120,7 +120,7 @@ class Backwards:
         self._unfinished: dict[int, Pending[Any] | None] = {}
         # The latest backward on the event loop that has sent all of its requests, and these.
         self._sent: tuple[int | None, Sequence[Pending[Any]]] = (None, ())
-        # The latest backward that a request follows, which fails with it.
+        # The latest backward that a request follows, whose failure says that this one is its cause.
         self._followed: int | None = None
         self.changes: Sequence[Pending[Any]] = ()
 
@@ -199,17 +199,13 @@ class Backwards:
         done: Pending[Any],
         closing: Closing | None,
         variables: Variables,
-        failure: BaseException | None = None,
+        outcome: Failure | None = None,
     ) -> None:
-        """A backward has ended, with an error or not: goes on with the steps that follow, or says so."""
-        outcome = None if failure is None else Failure(failure)
-        if outcome is not None:
-            if number == self._followed:
-                outcome.pass_on()
-            if not done.settled:  # or it was cancelled
-                failed: Pending[Any] = Pending(self._loop)  # not `done`, which refers to this object
-                failed.resolve(outcome)
-                self.change(failed)
+        """A backward has ended, with a failure or not: goes on with the steps that follow, or says so."""
+        if outcome is not None and not done.settled:  # or it was cancelled
+            failed: Pending[Any] = Pending(self._loop)  # not `done`, which refers to this object
+            failed.resolve(outcome)
+            self.change(failed)
         with self._lock:
             waited_for = self._unfinished.pop(number, None)
         if outcome is not None:
@@ -234,7 +230,8 @@ class Backwards:
     def run(self, context: RecordingPass, start: Start) -> None:
         """Runs a backward in this thread, which must not be that of the event loop."""
         start = self._behind_changes(start)
-        self._run_in_turn(context, self._queue.join(), NONE, start)
+        with told():
+            self._run_in_turn(context, self._queue.join(), NONE, start)
 
     def _behind_changes(self, start: Start) -> Start:
         """To be called before the backward joins the queue: no change that it waits for waits for this one then."""
@@ -245,13 +242,15 @@ class Backwards:
         current = LocalBackward(start.retain_graph, turn) if graph.second is None else _waiting(graph, start, turn)
         found: Sequence[tuple[torch.Tensor, torch.Tensor]] = ()
 
-        def settle(failure: BaseException | None = None) -> None:
+        def settle(error: BaseException | None = None) -> None:
             """All owners have answered."""
             if self._sent[0] == turn:
                 self._sent = (None, ())  # the answers hold gradients
-            failure = failure or first_failure(current.posts)
+            failure = first_failure(current.posts) if error is None else Failure(error)
             if failure is None and found:
                 self.gradients.add(found)
+            elif failure is not None and turn != self._followed:
+                failure = Failure(failure.error)  # that of a request may be that of others, too
             self._queue.leave(turn)
             ended(failure)
 
@@ -300,7 +299,7 @@ class Backwards:
             self._run_in_turn(context, number, autocasts, start)
         except BaseException as error:
             # Without this frame, so that no cycle delays the report of an unread error.
-            ended(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
+            ended(failure_of(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)))
         else:
             ended()
 
@@ -330,7 +329,7 @@ class Backwards:
                 finally:
                     failure = first_failure(current.posts)
                 if failure is not None:
-                    raise failure
+                    raise failure.error
                 self.gradients.add(grads_of(graph.leaves))
 
     def _propagate(

@@ -17,7 +17,7 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime import forks
 from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Frame
-from trainer_client.pending import Pending, all_ended
+from trainer_client.pending import Pending, all_ended, check_succeeded
 
 if TYPE_CHECKING:
     from ps_wire.refs import ContextId
@@ -137,12 +137,11 @@ def end_freed(loop: asyncio.AbstractEventLoop, id: ContextMessage, sessions: Map
 
 
 async def after(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]], work: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine once all have succeeded, or raises the first error. Cancelling it cancels none of them."""
+    """Runs a coroutine once all have succeeded; otherwise raises as `check_succeeded`. Cancelling it cancels none."""
     try:
         if parts:
             await all_ended(loop, parts)
-            for part in parts:
-                part.passed_on()
+            check_succeeded(parts)
     except BaseException:
         work.close()
         raise

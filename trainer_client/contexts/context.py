@@ -196,8 +196,8 @@ class Context(Block):
             ContextEndedError: The block was left, or the pass has ended with a step.
             InvalidArgumentError: `step` is no optimizer, or one of another client; or there are values and no step, or
                 nobody can count them.
-            PsError: An owner, or clipping that was begun before, failed. Local leaves get no gradient; gradients that
-                other owners have added stay, and nothing has stepped. A step raises as `DistributedOptimizer.step`.
+            PsError: An owner failed; or clipping or a backward before has, unread. Local leaves get no gradient; those
+                that other owners have added stay; nothing has stepped. A step raises as `DistributedOptimizer.step`.
             RuntimeError: Torch raised it, as in a local backward.
         """
         roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)

@@ -202,12 +202,16 @@ def holding_latency(leaves: Sequence[torch.Tensor], calls: Iterable[WayBack]) ->
     return _latencies.of((len(leaves), tuple([call.session.owner for call in calls])))
 
 
-def first_failure(posts: Iterable[Pending[Any]]) -> Exception | None:
-    """Waits for every post, so that no request of the backward is left running, and returns the first error."""
-    failure = None
+def first_failure(posts: Iterable[Pending[Any]]) -> Failure | None:
+    """Waits for every post, so that no request of the backward is left running, and returns the first failure: that of
+    the request, of which the failures of those that follow it say that it is their cause, if it is not read."""
+    first = None
     for post in posts:
-        try:
-            post.result() if post.settled else post.wait()
-        except Exception as error:
-            failure = failure or error
-    return failure
+        failure = post.failure
+        if failure is None:
+            try:
+                post.wait()
+            except Exception as error:
+                failure = Failure(error)
+        first = first or failure
+    return first
