@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 from ps_wire.errors import CancelledCallError, ClosedError, DeadlineExceededError
 from ps_wire.numbers import check_timeout
 from ps_wire.runtime import failures, forks
-from ps_wire.runtime.failures import FailedBeforeError, Failure, Origin, failure_of, shortened
+from ps_wire.runtime.failures import Failure, Origin, failure_of, shortened
 from ps_wire.runtime.scopes import waiting
 from ps_wire.runtime.threads import BLOCKING
 from ps_wire.runtime.unawaited import Unawaited
@@ -341,20 +341,6 @@ def all_ended(loop: asyncio.AbstractEventLoop, parts: Iterable[Pending[Any]]) ->
     whole: Pending[None] = Pending(loop)
     when_all_done(iter(parts), partial(whole.resolve, result=None))
     return whole
-
-
-def wait_here(loop: asyncio.AbstractEventLoop, parts: Sequence[Pending[Any]]) -> None:
-    """Waits until all have ended, in a plain thread. Raises as `check_succeeded`."""
-    all_ended(loop, parts).wait()
-    check_succeeded(parts)
-
-
-def check_succeeded(parts: Iterable[Pending[Any]]) -> None:
-    """Raises the error of the first that has failed, all being done: `FailedBeforeError` if it was not read."""
-    for part in parts:
-        if (failure := part.failure) is not None:
-            raise FailedBeforeError(failure)
-        part.result()
 
 
 def results(parts: Iterable[Pending[T]]) -> list[T]:

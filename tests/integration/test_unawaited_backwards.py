@@ -192,11 +192,18 @@ async def in_a_backward_of_a_thread(ctx: tc.Context, opt: Any, net: tc.RemoteMod
     await asyncio.to_thread(ctx.propagate, (await net(X)).sum(), step=opt)
 
 
+async def in_a_step_of_a_thread(ctx: tc.Context, opt: Any, net: tc.RemoteModule) -> None:
+    await asyncio.to_thread(opt.apply, ctx)
+
+
 def in_clipping(ctx: tc.Context, opt: Any, net: tc.RemoteModule) -> tc.Pending[Any]:
     return ctx.clip_grad_norm(net.parameters(), NORM)
 
 
-@pytest.mark.parametrize("told", [in_a_step, in_a_scaled_step, in_a_backward, in_a_backward_of_a_thread, in_clipping])
+TOLD = [in_a_step, in_a_scaled_step, in_a_step_of_a_thread, in_a_backward, in_a_backward_of_a_thread, in_clipping]
+
+
+@pytest.mark.parametrize("told", TOLD)
 async def test_what_is_begun_next_tells_of_clipping_that_has_failed(ps: tc.Client, told: Any) -> None:
     net = await ps.module(nn.Linear, 3, 2)
     opt = await ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)

@@ -18,11 +18,12 @@ from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure, Origin, failure_of, told
 from ps_wire.runtime.threads import BLOCKING
+from trainer_client.endings import first_failure, wait_here
 from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.leaves import LocalGradients, borrowed_grads, grads_of, reservations
-from trainer_client.graph.running_backward import LocalBackward, RunningBackward, first_failure, holding_latency
+from trainer_client.graph.running_backward import LocalBackward, RunningBackward, holding_latency
 from trainer_client.graph.short_graphs import Graph, Second, short_graph, whole_graph
-from trainer_client.pending import Pending, wait_here, when_all_done
+from trainer_client.pending import Pending, when_all_done
 from trainer_client.session.in_flight import InFlightRequest
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ class Backwards:
         """Begins a backward, and the steps that follow: on the event loop if it is short, and otherwise in a thread,
         because torch's engine blocks while it waits for owners. If it would wait once, it runs twice on the loop.
         Behind changes of gradients a thread waits for these."""
-        start = self._behind_changes(start)
+        if self.changes:
+            start = self._behind_changes(start)
         graph, turn, closing = None, None, start.closing
         if not start.behind and asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             graph = short_graph(start.roots, context)
@@ -229,13 +231,14 @@ class Backwards:
 
     def run(self, context: RecordingPass, start: Start) -> None:
         """Runs a backward in this thread, which must not be that of the event loop."""
-        start = self._behind_changes(start)
+        if self.changes:
+            start = self._behind_changes(start)
         with told():
             self._run_in_turn(context, self._queue.join(), NONE, start)
 
     def _behind_changes(self, start: Start) -> Start:
         """To be called before the backward joins the queue: no change that it waits for waits for this one then."""
-        return start._replace(behind=self._open_changes()) if self.changes else start
+        return start._replace(behind=self._open_changes())
 
     def _run_here(self, turn: int, graph: Graph, start: Start, ended: Callable[..., None]) -> None:
         """Runs a backward on the event loop. The turn ends with the owners' answers; the leaves are reserved."""

@@ -17,7 +17,8 @@ from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime import forks
 from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Frame
-from trainer_client.pending import Pending, all_ended, check_succeeded
+from trainer_client.endings import check_succeeded
+from trainer_client.pending import Pending, all_ended
 
 if TYPE_CHECKING:
     from ps_wire.refs import ContextId

@@ -200,18 +200,3 @@ _latencies: Final[Latencies[tuple[int, tuple[str, ...]]]] = Latencies()
 def holding_latency(leaves: Sequence[torch.Tensor], calls: Iterable[WayBack]) -> Latency:
     """How long backwards hold gradients that reach these leaves and recorded calls."""
     return _latencies.of((len(leaves), tuple([call.session.owner for call in calls])))
-
-
-def first_failure(posts: Iterable[Pending[Any]]) -> Failure | None:
-    """Waits for every post, so that no request of the backward is left running, and returns the first failure: that of
-    the request, of which the failures of those that follow it say that it is their cause, if it is not read."""
-    first = None
-    for post in posts:
-        failure = post.failure
-        if failure is None:
-            try:
-                post.wait()
-            except Exception as error:
-                failure = Failure(error)
-        first = first or failure
-    return first

@@ -13,10 +13,11 @@ import torch
 
 from ps_wire.refs import ContextId
 from ps_wire.reported import Reductions, Report, Reported, Values, reported
-from ps_wire.runtime.failures import Origin
+from ps_wire.runtime.failures import Origin, told
 from ps_wire.runtime.noop import noop
 from ps_wire.runtime.threads import BLOCKING
 from trainer_client.contexts.moved_rows import following_here
+from trainer_client.endings import wait_here
 from trainer_client.handles import hints
 from trainer_client.optimizers.followed_steps import FollowedStep
 from trainer_client.optimizers.policy_changes import PolicyChanges
@@ -250,6 +251,9 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
         if self in context.steps:
             warn_of_another(context, self)
         sent = self.report(values, reduce)
+        if unfinished := context.unfinished:
+            with told():
+                wait_here(self._loop, unfinished)
         if scaler is not None and scaler.is_enabled():
             self.check_pass(context)
             self.left.confirm_here(context)

@@ -17,8 +17,9 @@ from ps_service.hosting.references import RRef as HostedRRef
 from ps_service.parameters.locks import WouldBlock
 from ps_wire.v1.operations_pb2 import LookupRequest, Member, MembersReply, MembersRequest
 from trainer_client.contexts.context import Context
+from trainer_client.endings import first_failure
 from trainer_client.graph.current import current_context, inside
-from trainer_client.graph.running_backward import RunningBackward, first_failure
+from trainer_client.graph.running_backward import RunningBackward
 from trainer_client.pending import Pending
 from trainer_client.rpc.rref import RRef
 from trainer_client.rpc.tables import SharedTable, find
@@ -89,7 +90,7 @@ class NestedContext(Context):
             failure = first_failure(current.posts)
             self._running.current = before
         if failure is not None:
-            raise failure
+            failure()  # raises
 
     def others(self) -> list[str]:
         return [session.owner for session in self.sessions]
