@@ -57,7 +57,7 @@ docs: $(DOCS_READY)  ## Make the site of the pages in out/docs, and check its li
 .PHONY: test
 test: $(READY)  ## Run the tests (ARGS=...)
 	@echo "== $@"
-	@PYTHONDONTWRITEBYTECODE= exec $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= exec $(BIN)/pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: check
 check: format-check lint types layers protos test  ## Run every check below and the tests
