@@ -16,7 +16,7 @@ from ps_wire.refs import ContextId, Ref
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.graph.current import current_context
 from trainer_client.pending import DEFAULT
-from trainer_client.session.late_answers import counted_at
+from trainer_client.session.late_answers import losses_and_restarts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Reference:
     def __init__(self, session: Session, object_id: str) -> None:
         self._session = session
         # An answer may be read late.
-        self._losses, self._restarts = counted_at(session)
+        self._losses, self._restarts = losses_and_restarts(session)
         # At exit, the end of the session gives all references back at once.
         weakref.finalize(self, session.release, object_id, self._losses).atexit = False
 

@@ -13,7 +13,7 @@ from ps_wire.codec.payload import NO_PAYLOAD, Buffer, PayloadReader
 from ps_wire.operations import NOT_AWAITED
 from ps_wire.v1.frames_pb2 import Frame, Reply
 from trainer_client.pending import Pending
-from trainer_client.session.late_answers import Came
+from trainer_client.session.late_answers import AnsweredIn
 
 if TYPE_CHECKING:
     import asyncio
@@ -202,18 +202,18 @@ class InFlightRequest(Pending[T]):
 
 class Granting(Generic[T]):
     """Reads an answer that grants references to objects. They are given back if it is never read. If the session was
-    lost before it is read, they are of the session before."""
+    lost before it is read, they belong to the session before."""
 
     def __init__(self, session: Sender, object_ids: Sequence[str], held: Sequence[object], read: Read[T]) -> None:
         self._held = held
         self._read = read
-        self._came = Came(session, session.losses, session.restarts)
+        self._answered_in = AnsweredIn(session, session.losses, session.restarts)
         self._finalizer = weakref.finalize(self, _give_back, session, list(object_ids), session.losses)
         self._finalizer.atexit = False
 
     def __call__(self, reply: Reply, payload: PayloadReader) -> T:
         self._finalizer.detach()
-        with self._came.being_read():
+        with self._answered_in.being_read():
             return self._read(reply, payload)
 
 

@@ -1,4 +1,4 @@
-"""Of which session of an owner an answer is that is read late: that session may be lost by then."""
+"""The state of a session when an answer came: the answer may be read after the session was lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, NamedTuple, Protocol
+
+_reading: Final[ContextVar[AnsweredIn | None]] = ContextVar("reading", default=None)
+"""The session of the answer that is being read here."""
 
 
 class Counting(Protocol):
@@ -15,8 +18,8 @@ class Counting(Protocol):
     restarts: int
 
 
-class Came(NamedTuple):
-    """When an answer came: the session, and its losses and restarts by then."""
+class AnsweredIn(NamedTuple):
+    """The session in which an answer came, and its losses and restarts by then."""
 
     session: Counting
     losses: int
@@ -24,20 +27,17 @@ class Came(NamedTuple):
 
     @contextmanager
     def being_read(self) -> Iterator[None]:
-        """References that are made in the block are of the answer."""
-        token = _read.set(self)
+        """References that are made in the block belong to the session as it was then."""
+        token = _reading.set(self)
         try:
             yield
         finally:
-            _read.reset(token)
+            _reading.reset(token)
 
 
-def counted_at(session: Counting) -> tuple[int, int]:
-    """The losses and restarts of a session that a reference belongs to: when the answer came that is read here, and
-    otherwise by now."""
-    came = _read.get()
-    return came[1:] if came is not None and came.session is session else (session.losses, session.restarts)
-
-
-_read: Final[ContextVar[Came | None]] = ContextVar("read", default=None)
-"""The answer that is being read."""
+def losses_and_restarts(session: Counting) -> tuple[int, int]:
+    """Those of a session when the answer came that is being read here; of another session, those by now."""
+    answered_in = _reading.get()
+    if answered_in is not None and answered_in.session is session:
+        return answered_in.losses, answered_in.restarts
+    return session.losses, session.restarts
