@@ -46,8 +46,8 @@ class LeftOwners:
         """The parts are on other owners than before."""
         there, was_there = {each.session for each in now}, self._there
         self._there = there
-        for session in there if not was_there else ():
-            self._made = session.settings.last_pass()
+        if there and not was_there:
+            self._made = max(each.settings.last_pass() for each in there)
         gone = {each.session: each.session.settings.last_pass() for each in before}
         left = {session: last for session, last in {**self._left, **gone}.items() if session not in there}
         self._left = dict(list(left.items())[-_MOST:])

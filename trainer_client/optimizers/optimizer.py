@@ -147,11 +147,11 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
         if scaler is not None and not scaler.is_enabled():
             scaler = None
         later = partial(self._step_later, context, scaler, sent)
-        if context in self.left:
-            stepping = context.behind_backwards(later())
-        elif not context.unfinished:
+        asks = context in self.left
+        only = None if asks or scaler is not None else self._only
+        if not (asks or context.unfinished):
             stepping = self._step(context, scaler, sent)
-        elif self._only is not None and scaler is None and (sent_before := context.sent_to(self._only.session)):
+        elif only is not None and (sent_before := context.sent_to(only.session)):
             stepping = self._step(context, None, sent, sent_before)
         else:
             stepping = context.behind_backwards(later())
