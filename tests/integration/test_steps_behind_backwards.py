@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -211,3 +212,34 @@ async def test_a_hook_may_look_at_gradients_while_its_backward_runs() -> None:
                 await ctx.backward((await net(x)).sum())
         # The layer's own, whose backward has run before.
         assert found == [2, 2]
+
+
+def short(output: torch.Tensor) -> torch.Tensor:
+    return output.sum()
+
+
+def not_seen_yet(output: torch.Tensor) -> torch.Tensor:
+    return output.cosh().sinh().tanh().erf().sum()
+
+
+@pytest.mark.parametrize("loss_of", [short, not_seen_yet])
+async def test_a_backward_with_a_step_tells_of_one_that_fails_while_it_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, loss_of: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    async with training() as (_, ps):
+        (good, here), (bad, _) = await linear(ps), await linear(ps, "ps0", f"{MODELS}.Explodes")
+        opt = await ps.optimizer(optim.SGD, good.parameters(), lr=0.1)
+        async with ps.context() as ctx:
+            failing, loss = loss_of(await bad(X, explode=True)), (await good(X)).sum()
+            with held_request(monkeypatch, "backward") as late:
+                ctx.backward(failing)
+                await late.has_come()
+                stepping = ctx.backward(loss, step=opt)
+                await ps.status()
+                assert not stepping.done()
+                await late.go_on()
+            with pytest.raises(tc.errors.RemoteError, match="broken"):
+                await stepping
+            await same_state(good, here)
+            await ctx.backward((await good(X)).sum(), step=opt)  # the program knows of it, and has decided
+        await same_state(good, stepped(here, here(X).sum()))

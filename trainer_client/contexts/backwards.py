@@ -170,8 +170,8 @@ class Backwards:
         """Begins a backward, and the steps that follow: on the event loop if it is short, and otherwise in a thread,
         because torch's engine blocks while it waits for owners. If it would wait once, it runs twice on the loop.
         Behind changes of gradients a thread waits for these."""
-        if self.changes:
-            start = self._behind_changes(start)
+        if self.changes or (start.closing is not None and self._unfinished):
+            start = self._behind_earlier(start)
         graph, turn, closing = None, None, start.closing
         if not start.behind and asyncio._get_running_loop() is self._loop and not torch.is_inference_mode_enabled():
             graph = short_graph(start.roots, context)
@@ -231,14 +231,15 @@ class Backwards:
 
     def run(self, context: RecordingPass, start: Start) -> None:
         """Runs a backward in this thread, which must not be that of the event loop."""
-        if self.changes:
-            start = self._behind_changes(start)
+        if self.changes or (start.closing is not None and self._unfinished):
+            start = self._behind_earlier(start)
         with told():
             self._run_in_turn(context, self._queue.join(), NONE, start)
 
-    def _behind_changes(self, start: Start) -> Start:
-        """To be called before the backward joins the queue: no change that it waits for waits for this one then."""
-        return start._replace(behind=self._open_changes())
+    def _behind_earlier(self, start: Start) -> Start:
+        """The backward waits for changes of gradients, and one with a step also for backwards, so that it tells of
+        their failures. To be called before it joins the queue: nothing that it waits for waits for it then."""
+        return start._replace(behind=self._open_changes() if start.closing is None else self.unfinished)
 
     def _run_here(self, turn: int, graph: Graph, start: Start, ended: Callable[..., None]) -> None:
         """Runs a backward on the event loop. The turn ends with the owners' answers; the leaves are reserved."""
