@@ -104,11 +104,16 @@ class DirectListener(Listener[DirectConnection, Holder]):
         if len(self._arrivals) >= _MOST_WAITING:
             self._drop(next(iter(self._arrivals)))
         peer.setblocking(False)
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
         encrypted = None
         if self.certificates is not None:
-            encrypted = EncryptedSocket(peer, self.certificates.context(), server_side=True)
+            try:
+                encrypted = EncryptedSocket(peer, self.certificates.context(), server_side=True)
+            except OSError as error:
+                self.when_refused(f"{host}:{address[1]}", str(error))
+                return
+            peer = encrypted.sock
         number, loop = peer.fileno(), asyncio.get_running_loop()
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
         timer = loop.call_later(_TOKEN_SECONDS, self._drop, number)
         self._arrivals[number] = _Arrival(peer, f"{host}:{address[1]}", timer, encrypted)
         loop.add_reader(number, self._read_token, number)

@@ -1,44 +1,33 @@
-"""A socket whose bytes OpenSSL encrypts and decrypts, and its handshake.
-
-OpenSSL works in memory: it would take two calls of the kernel for each 16 KiB that it reads from a socket itself.
-"""
+"""A connected socket that OpenSSL reads and writes, and its handshake."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 Piece = bytes | bytearray | memoryview
 
 _READ_BYTES: Final = 256 * 1024
-"""Most encrypted bytes that are read at a time."""
+"""Most bytes that are read at a time."""
 
-_WRITE_BYTES: Final = 64 * 1024
-"""Most bytes that are encrypted at a time."""
+_RECORD_BYTES: Final = 16 * 1024
+"""Most bytes of a record of TLS. OpenSSL reads and writes one at a time."""
 
-
-class _Buffers(threading.local):
-    """A buffer for what is read of any socket of a thread: it is taken out before the next read."""
-
-    def __init__(self) -> None:
-        self.own = memoryview(bytearray(_READ_BYTES))
-
-
-_buffers: Final = _Buffers()
+_WAITS: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class EncryptedSocket:
     """A socket that does not block, with TLS. The handshake is over once `shake` has returned without an error.
 
-    All methods raise `BlockingIOError` if they have to wait for the other side, and `OSError` if the connection has
-    ended, of which `ssl.SSLError` is one.
+    Its `sock` takes the place of the socket that it is given, which is detached. Its methods raise `BlockingIOError` if
+    they have to wait for the other side, and `OSError` if the connection has ended, of which `ssl.SSLError` is one. A
+    socket that is broken already may raise that at once, and is closed.
     """
 
     def __init__(
@@ -48,26 +37,20 @@ class EncryptedSocket:
         server_side: bool = False,
         server_hostname: str | None = None,
     ) -> None:
-        self.sock: Final = sock
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side, server_hostname)
+        try:
+            self.sock: Final = context.wrap_socket(
+                sock, server_side, do_handshake_on_connect=False, server_hostname=server_hostname
+            )
+        except BaseException:
+            sock.close()
+            raise
 
     def shake(self) -> None:
         """Goes on with the handshake. Calling it again when that is over does nothing."""
-        while True:
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                self._flush()
-                self._fill()
-            except ssl.SSLError:
-                # The other side hears why.
-                with suppress(OSError):
-                    self._flush()
-                raise
-            else:
-                self._flush()
-                return
+        try:
+            self.sock.do_handshake()
+        except _WAITS:
+            raise BlockingIOError from None
 
     def receive(self, nbytes: int) -> bytes:
         """At most so many bytes; none at the end."""
@@ -76,61 +59,46 @@ class EncryptedSocket:
 
     def receive_into(self, buffer: memoryview) -> int:
         """Reads into memory; returns the number of bytes, 0 at the end."""
-        found = self._decrypt(buffer)
-        if found:
-            return found
-        if not self._fill():
-            return 0
-        found = self._decrypt(buffer)
-        if not found:
-            raise BlockingIOError
+        left, found = buffer[:_READ_BYTES], 0
+        try:
+            while left:
+                nbytes = self.sock.recv_into(left)
+                found += nbytes
+                if nbytes < _RECORD_BYTES:
+                    break  # most often nothing more has arrived
+                left = left[nbytes:]
+        except _WAITS:
+            if not found:
+                raise BlockingIOError from None
         return found
 
     @property
     def has_more(self) -> bool:
         """Whether something that was read waits to be taken. It makes the socket not readable."""
-        return bool(self._tls.pending() or self._incoming.pending)
+        return bool(self.sock.pending())
 
-    def encrypt(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """What has to be sent for some pieces of memory, with all that has to go before it."""
-        sent: list[Piece] = []
-        for piece in pieces:
-            whole = memoryview(piece)
-            for begin in range(0, len(whole), _WRITE_BYTES):
-                self._tls.write(whole[begin : begin + _WRITE_BYTES])
-                # Memory of OpenSSL that grows is copied each time.
-                sent.append(self._outgoing.read())
-        return sent
+    def send(self, piece: Piece) -> int:
+        """Sends the first bytes of a piece; returns their number. If it has to wait, the next piece that is sent has to
+        begin with the same bytes, which are encrypted already."""
+        return self.send_all((piece,))
 
-    def _decrypt(self, buffer: memoryview) -> int:
-        found = 0
+    def send_all(self, pieces: Iterable[Piece]) -> int:
+        """Like `send`, for pieces one behind the other."""
+        sent = 0
         try:
-            # One call decrypts 16 KiB.
-            while found < len(buffer):
-                # With a buffer it returns the number of bytes.
-                nbytes = cast("int", self._tls.read(len(buffer) - found, buffer[found:]))
-                if not nbytes:
-                    break
-                found += nbytes
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError, ssl.SSLEOFError):
-            pass  # that is all for now, or for ever: what the socket reads next tells which
-        return found
-
-    def _fill(self) -> int:
-        """Reads what has arrived; returns the number of bytes, 0 at the end."""
-        buffer = _buffers.own
-        nbytes = self.sock.recv_into(buffer)
-        if nbytes:
-            self._incoming.write(buffer[:nbytes])
-        else:
-            self._incoming.write_eof()
-        return nbytes
-
-    def _flush(self) -> None:
-        """Sends what the handshake has to say, for which a new socket has room."""
-        waiting = self._outgoing.read()
-        if waiting and self.sock.send(waiting) < len(waiting):
-            raise ConnectionError("the other side does not read during the handshake of TLS")
+            for piece in pieces:
+                left = memoryview(piece)
+                while left:
+                    nbytes = self.sock.send(left)
+                    sent += nbytes
+                    left = left[nbytes:]
+        except _WAITS:
+            if not sent:
+                raise BlockingIOError from None
+        except ssl.SSLEOFError as error:
+            # What has arrived before may still be read.
+            raise BrokenPipeError(str(error)) from None
+        return sent
 
 
 async def shaken(encrypted: EncryptedSocket) -> None:

@@ -52,7 +52,8 @@ class TcpSocket(StreamSocket):
                 if not self._closed:
                     self._reader = _Discarding()
                     self.resume()
-                    self._sock.shutdown(socket.SHUT_WR)
+                    # Not that of an `SSLSocket`, which would read without decrypting from then on.
+                    socket.socket.shutdown(self._sock, socket.SHUT_WR)
                     await self.ended.wait()
 
     def close(self) -> None:
@@ -61,16 +62,18 @@ class TcpSocket(StreamSocket):
 
 
 class TlsSocket(TcpSocket):
-    """A TCP socket whose bytes are encrypted when they are written. What waits `unsent` is encrypted already."""
+    """A TCP socket whose bytes OpenSSL encrypts shortly before the kernel gets them, a record of TLS at a time."""
 
     def __init__(self, encrypted: EncryptedSocket, reader: Reader, on_broken: Callable[[str], None]) -> None:
         self._encrypted = encrypted
         super().__init__(encrypted.sock, reader, on_broken)
+        self._send = encrypted.send
         # Bytes behind the handshake may have been read with it.
         self._loop.call_soon(self._read_rest)
 
-    def write(self, pieces: Sequence[Piece]) -> None:
-        super().write(self._encrypted.encrypt(joined(pieces)))
+    def _transmit(self, pieces: Sequence[Piece]) -> int:
+        # Each piece is a record of its own.
+        return self._encrypted.send_all(joined(pieces))
 
     def resume(self) -> None:
         super().resume()

@@ -17,6 +17,8 @@ from ps_wire.shared_memory.peers import PeerProcess, PeerWatch
 from ps_wire.sockets.encrypted_socket import EncryptedSocket, shaken
 
 if TYPE_CHECKING:
+    import ssl
+
     from ps_wire.tls import TLS
     from ps_wire.v1.frames_pb2 import DirectOffer, SharedMemoryOffer
 
@@ -56,10 +58,13 @@ async def open_direct(offer: DirectOffer, address: str, tls: TLS | None = None) 
     """Connects to the port that an owner has offered, which is encrypted as its gRPC port is. Raises `ConnectionBroken`
     if it is not reached in time, or its certificate is not trusted."""
     host = address.rpartition(":")[0].strip("[]")
+    context, encrypted = None if tls is None else tls.context(), None
     try:
         async with asyncio.timeout(_SECONDS):
             sock = await _connected(host, offer.port)
-            encrypted = None if tls is None else await _encrypted(sock, host, tls)
+            if tls is not None and context is not None:
+                encrypted = await _encrypted(sock, context, tls.server_name or host)
+                sock = encrypted.sock
     except TimeoutError:
         raise ConnectionBroken(f"port {offer.port} of {host} does not answer") from None
     except OSError as error:
@@ -67,7 +72,7 @@ async def open_direct(offer: DirectOffer, address: str, tls: TLS | None = None) 
     try:
         # The buffer of a new socket has room for it.
         first = MAGIC + offer.token
-        sock.send(first if encrypted is None else b"".join(encrypted.encrypt([first])))
+        (encrypted or sock).send(first)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEP_ALIVE.items():
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
@@ -93,13 +98,13 @@ def _look(connection: DirectConnection) -> None:
         _look_later(connection)
 
 
-async def _encrypted(sock: socket.socket, host: str, tls: TLS) -> EncryptedSocket:
+async def _encrypted(sock: socket.socket, context: ssl.SSLContext, name: str) -> EncryptedSocket:
     """The socket, once both sides have proved who they are. It is closed if that fails."""
+    encrypted = EncryptedSocket(sock, context, server_hostname=name)
     try:
-        encrypted = EncryptedSocket(sock, tls.context(), server_hostname=tls.server_name or host)
         await shaken(encrypted)
     except BaseException:
-        sock.close()
+        encrypted.sock.close()
         raise
     return encrypted
 
