@@ -103,11 +103,16 @@ async def carried(pair: Pair, writes: list[list[bytes]]) -> bytes:
     return bytes(collecting.arrived)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 async def test_pieces_of_any_size_arrive_in_order_while_the_socket_is_full(pair: Pair, seed: int) -> None:
     chance = random.Random(seed)
-    sizes = (1, 3, 64, 4096, 4097, 16_384, 16_385, 70_000)
-    writes = [[chance.randbytes(chance.choice(sizes)) for _ in range(chance.choice((1, 2, 5, 600)))] for _ in range(12)]
+    few, many = (1, 64, 4096, 4097, 16_384, 16_385, 70_000), (1, 3, 64)
+    writes = [
+        [chance.randbytes(chance.choice(few)) for _ in range(chance.choice((1, 2, 5)))]
+        if chance.random() < 0.7
+        else [chance.randbytes(chance.choice(many)) for _ in range(600)]
+        for _ in range(12)
+    ]
     assert await carried(pair, writes) == b"".join(piece for write in writes for piece in write)
 
 
