@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -170,6 +171,13 @@ async def test_without_an_argument_they_are_those_of_the_variable(
         assert ps.owners == ["ps1", "ps0"]
     async with tc.connect(addresses[1]) as ps:
         assert ps.owners == ["ps0"]
+
+
+@pytest.mark.parametrize("owner", [None, ("127.0.0.1", 50051), ["127.0.0.1:50051"]])
+def test_what_is_no_address_is_named(owner: Any) -> None:
+    with pytest.raises(tc.errors.InvalidArgumentError, match="takes addresses of owners one by one") as caught:
+        tc.connect("127.0.0.1:50051", owner)
+    assert str(caught.value).endswith(f"not {owner!r}")
 
 
 def test_without_an_argument_and_a_variable_both_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

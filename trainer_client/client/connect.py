@@ -198,10 +198,17 @@ def connect(
             raise InvalidArgumentError("with a function as directory=, connect() needs the names of the owners")
         return Connecting((), settings, names, directory)
     owners = owners or _addresses_of_variable()
-    connectors = [
-        GrpcConnector(checked_address(each), tls, token) if isinstance(each, str) else each for each in owners
-    ]
-    return Connecting(connectors, settings)
+    return Connecting([_connector(each, tls, token) for each in owners], settings)
+
+
+def _connector(owner: str | Connector, tls: TLS | None, token: str | Path | None) -> Connector:
+    if isinstance(owner, str):
+        return GrpcConnector(checked_address(owner), tls, token)
+    if not hasattr(owner, "connect"):
+        raise InvalidArgumentError(
+            f"connect() takes addresses of owners one by one, as in connect('ps0:50051', 'ps1:50051'), not {owner!r}"
+        )
+    return owner
 
 
 def _checked(owners: Sequence[str | Connector]) -> list[str]:
