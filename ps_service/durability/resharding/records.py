@@ -11,6 +11,7 @@ from ps_service.durability import value_files
 from ps_service.durability.resharding.source import request_of
 from ps_service.durability.resharding.split_table import Part, SplitTable, different_moments, same
 from ps_service.durability.store import CheckpointError
+from ps_service.tables.applied_steps import AppliedStep, added, digest_of, to_plain
 from ps_service.tables.shard import BLOCK_ROWS
 from ps_wire.codec.messages import messages_in
 from ps_wire.codec.values import Encoder
@@ -21,6 +22,7 @@ from ps_wire.v1.values_pb2 import Handle
 if TYPE_CHECKING:
     from ps_service.durability.resharding.source import Objects, Source
     from ps_service.durability.tensors import TensorWriter
+    from ps_service.tables.applied_steps import Applied
     from ps_wire.tables.routing import Routing
     from ps_wire.v1.values_pb2 import Value
 
@@ -93,7 +95,8 @@ class Records:
                 item.value.Clear()
                 Encoder(None).encode_into(item.value, list(routing.owners))
         rows = table.rows_of(routing, self.owner, BLOCK_ROWS)
-        state = {"routing": routing.to_plain(), value_files.BLOCKS: rows, **table.rest}
+        ownership = {**routing.to_plain(), "applied": to_plain(_applied(table, others))}
+        state = {"routing": ownership, value_files.BLOCKS: rows, **table.rest}
         value_files.store_table(state, made.state, made.tensors, self.tensors, table.name)
         yield made
         ids = {first.record.object_id: made.object_id}
@@ -125,6 +128,17 @@ class Records:
     def _copied(self, name: str, source: Source) -> str:
         """Copies a tensor; returns its name in the new checkpoint."""
         return self.tensors.add(name, source.tensors.get(name))
+
+
+def _applied(table: SplitTable, others: Mapping[str, Sequence[Part]]) -> Applied:
+    """The steps of passes that may be run again which were applied to rows, with the slots of these."""
+    applied = table.applied
+    for part in (part for parts in others.values() for part in parts):
+        slots = table.routing.slots(part.source.owner)
+        runs = [each for each in part.source.checkpoint.runs if each.object_id == part.record.object_id]
+        steps = (AppliedStep(digest_of(each.trainer), each.run, place) for each in runs for place in each.places)
+        applied = added(applied, dict.fromkeys(steps, slots))
+    return applied
 
 
 def _begin_rounds(record: pb.ObjectRecord, owners: Sequence[str]) -> None:

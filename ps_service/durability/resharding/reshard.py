@@ -61,9 +61,10 @@ def reshard(
 
     Optimizers and schedulers of a table are made on each of its owners, with options and states of before and the
     largest version. Other named objects go as they are to one owner, and one that was moving has one owner afterwards.
-    Sessions, passes and rounds are left out. In the folder `to` each new owner gets a data directory of its name.
-    Memory holds some blocks of rows, and a file of tensors. Raises `CheckpointError`, and leaves nothing written, if
-    something is damaged, does not fit, or was written more than `apart` seconds from the rest.
+    What was applied of passes that may be run again is kept; sessions, passes and rounds are left out. In the folder
+    `to` each new owner gets a data directory of its name. Memory holds some blocks of rows, and a file of tensors.
+    Raises `CheckpointError`, and leaves nothing written, if something is damaged, does not fit, or was written more
+    than `apart` seconds from the rest.
     """
     space = next(each for each in (to, *to.absolute().parents) if each.is_dir())
     with ExitStack() as stack:
@@ -162,6 +163,7 @@ class _Move:
         checkpoint = pb.Checkpoint(moves=self._moves[owner])
         for before in self._of(owner):
             checkpoint.objects.extend(records.others(before))
+            checkpoint.runs.extend(before.runs)
         for table in self._tables:
             routing = self._placement.routings[table.name]
             if owner in routing.owners:

@@ -168,6 +168,12 @@ class Objects:
         return [record.name for record in self.others if record.name]
 
     @property
+    def runs(self) -> list[pb.RunRecord]:
+        """What optimizers among the other objects had applied of passes that may be run again."""
+        ids = {record.object_id for record in self.others}
+        return [each for each in self.source.checkpoint.runs if each.object_id in ids]
+
+    @property
     def real(self) -> set[str]:
         """Ids of the other objects, without those of which nobody knows yet whether they have come."""
         coming = {each.object_id for effect in self.moved.coming for each in effect.objects}

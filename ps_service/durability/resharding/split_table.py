@@ -12,6 +12,7 @@ import torch
 
 from ps_service.durability import value_files
 from ps_service.durability.store import CheckpointError
+from ps_service.tables.applied_steps import added, from_plain
 from ps_wire.codec.payload import PayloadReader
 from ps_wire.codec.values import Decoder
 from ps_wire.tables import names
@@ -19,6 +20,7 @@ from ps_wire.tables.routing import Routing
 
 if TYPE_CHECKING:
     from ps_service.durability.resharding.source import Source
+    from ps_service.tables.applied_steps import Applied
     from ps_service.tables.shard import Block
     from ps_wire.v1 import checkpoint_pb2 as pb
 
@@ -56,13 +58,15 @@ class Part:
 class SplitTable:
     """A table, as the checkpoints of all of its owners have it. Parts are in the order of the owners in its routing.
 
-    `settings` is what it was made with, and `rest` its state beside rows and routing, merged.
+    `settings` is what it was made with, `applied` the steps that owners had applied to some of its rows, and `rest` its
+    state beside rows and routing, merged.
     """
 
     name: str
     parts: Sequence[Part]
     settings: dict[str, Any]
     routing: Routing
+    applied: Applied
     rest: dict[str, Any] = field(default_factory=dict)
 
     def count(self, after: Routing) -> Counter[str]:
@@ -118,7 +122,9 @@ def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) 
     for state in states.values():
         state.pop(value_files.BLOCKS)
         state.pop("feed", None)  # it is of the rows of one owner: who follows the table reads all rows anew
-    routings = {owner: Routing.from_plain(state.pop("routing")) for owner, state in states.items()}
+    ownerships = {owner: state.pop("routing") for owner, state in states.items()}
+    routings = {owner: Routing.from_plain(each) for owner, each in ownerships.items()}
+    applied = reduce(added, (from_plain(each.get("applied", ())) for each in ownerships.values()))
     settings = {owner: Decoder(PayloadReader(None)).decode(part.record.create.kwargs) for owner, part in parts.items()}
     first = next(iter(parts))
     routing = reduce(Routing.merged, routings.values())
@@ -139,7 +145,8 @@ def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) 
     if strange := parts.keys() - set(routing.owners):
         raise different_moments(f"table {name!r} is not on {' and '.join(sorted(strange))}, which has rows of it")
     ordered = [parts[owner] for owner in routing.owners]
-    return SplitTable(name, ordered, settings[first], routing, merged([states[owner] for owner in routing.owners]))
+    rest = merged([states[owner] for owner in routing.owners])
+    return SplitTable(name, ordered, settings[first], routing, applied, rest)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -1,0 +1,81 @@
+"""Tests of passes that are run again, of whose steps owners had applied theirs before they were restored elsewhere."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn, optim
+
+import trainer_client as tc
+from ps_wire.tables.routing import slots_of
+from tests.integration.restarting import Owner
+from tests.integration.tables.test_resharding import restored
+
+IDS = torch.arange(60)
+
+
+class Training:
+    """A table, and a layer with its optimizer on one owner."""
+
+    def __init__(self, ps: tc.Client) -> None:
+        self._ps = ps
+
+    async def make(self) -> None:
+        await self._ps.table("items", 2, tc.tables.SGD(1.0), init=tc.tables.Zeros())
+        await self.attach()
+
+    async def attach(self) -> None:
+        ps = self._ps
+        self.items = await ps.table("items")
+        self.net = await ps.module(nn.Linear, 2, 1, name="net", owner="ps0", seed=1)
+        self.opt = await ps.optimizer(optim.SGD, self.net.parameters(), lr=1.0, name="opt")
+
+    async def step(self, ctx: tc.Context, ids: torch.Tensor) -> None:
+        rows = await self.items(ids)
+        loss = rows.sum() + (await self.net(torch.ones(1, 2))).sum()
+        await ctx.backward(loss, step=[self.items.optimizer, self.opt])
+
+    async def values(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return await self.items(IDS), (await self.net.state_dict())["bias"]
+
+
+@pytest.mark.parametrize("after", [["ps0"], ["ps0", "ps1"]], ids=["one owner", "as many"])
+@pytest.mark.parametrize("first", ["ps0", "ps1", "both"])
+async def test_what_was_applied_before_a_restore_counts_once(tmp_path: Path, after: list[str], first: str) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    async with AsyncExitStack() as stack:
+        owners = [await stack.enter_async_context(Owner(old / name, name)) for name in ("ps0", "ps1")]
+        clients = [await stack.enter_async_context(tc.connect(*(each.address for each in owners)))]
+        training = Training(clients[0])
+        await training.make()
+        rows, bias = await training.values()
+        # As if the owners of all other ids had been killed before they could step.
+        part = IDS if first == "both" else IDS[training.items.routing.slots(first)[slots_of(IDS)]]
+        attempts: list[torch.Tensor] = []
+
+        async def step(ctx: tc.Context) -> None:
+            attempts.append(IDS if attempts else part)
+            await training.step(ctx, attempts[-1])
+            if len(attempts) == 1:
+                raise tc.errors.ContextLostError("lost")
+
+        async def attach() -> None:
+            if len(attempts) == 1 and not new.exists():
+                for each in owners:
+                    await each.server.drain(20)
+                await restored(old, new, after)
+                for each in owners[: len(after)]:
+                    each.folder = new / each.name
+                    await each.start()
+            await training.attach()
+
+        await clients[0].run(step, attach=attach, attempts=5)
+        found, layer = await training.values()
+        assert torch.equal(found, rows - 1), found
+        assert torch.equal(layer, bias - 1)
+        await clients[0].run(step, attach=attach)
+        found, layer = await training.values()
+        assert torch.equal(found, rows - 2) and torch.equal(layer, bias - 2)
