@@ -133,7 +133,7 @@ async def test_a_cancelled_push_that_is_offered_late_does_not_count_beside_the_n
             await asyncio.wait([first])
             await one.train(batches[1:])
             await late.go_on()
-        await until(lambda: waiting(servers[0]) == 0 and held(servers[1]) == 0)
+        await until(lambda: waiting(servers[0]) == 0 and held(servers[1]) == 0 and hosted(servers[1]).version > 0)
         assert [hosted(server).version for server in servers] == [1, 1]
         same_on_owners(servers, one)
         assert (await one.train(batches[:1]))[0] == {"ps0": 2, "ps1": 2}
@@ -156,7 +156,7 @@ async def test_a_push_over_owners_does_not_count_beside_a_cancelled_one_that_is_
             await applying.go_on()
         with pytest.raises(tc.errors.InvalidArgumentError, match=r"has counted.* call pull\(\)"):
             await second
-        await until(lambda: waiting(servers[0]) == 0 and held(servers[1]) == 0)
+        await until(lambda: waiting(servers[0]) == 0 and held(servers[1]) == 0 and hosted(servers[1]).version > 0)
         assert [hosted(server).version for server in servers] == [1, 1]
         await one.model.pull()
         same_on_owners(servers, one)
