@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from ps_service.access.identities import caller
 from ps_service.requests.administration import end_unused
 from ps_service.rpc.direct import DirectListener
+from ps_service.rpc.greeting import Greeting
 from ps_service.rpc.grpc_stream import GrpcStream, address_of, certificate_of, reading, writing
 from ps_service.rpc.intake import Intake
 from ps_service.rpc.rate_limiting import RateLimiting
@@ -22,28 +21,22 @@ from ps_service.rpc.session_handlers import SessionHandlers
 from ps_service.rpc.shared_memory import SharedMemoryListener
 from ps_service.rpc.unary import UnaryMethods
 from ps_service.sessions import arrivals
-from ps_service.sessions.effects import synced
-from ps_service.sessions.gate import Gate
-from ps_service.sessions.sessions import Process
 from ps_wire import errors
 from ps_wire.connections import frames
 from ps_wire.connections.connection import Connection, ConnectionBroken
 from ps_wire.connections.frames import Packet
 from ps_wire.connections.outbox import Outbox
-from ps_wire.direct import DirectConnection
-from ps_wire.errors import InvalidArgumentError, PsError, ReplacedError, UnavailableError, UnknownNameError
-from ps_wire.limits import PROTOCOL, SMALL_BYTES
+from ps_wire.errors import InvalidArgumentError, PsError
+from ps_wire.limits import SMALL_BYTES
 from ps_wire.refs import ContextId
-from ps_wire.release import RELEASE
-from ps_wire.shared_memory import descriptors
-from ps_wire.v1.frames_pb2 import Frame, Hello, Refusal, Welcome
+from ps_wire.v1.frames_pb2 import Frame, Refusal
 
 if TYPE_CHECKING:
-    from ps_service.access.identities import Identity
     from ps_service.engine import Engine
     from ps_service.rpc.certificates import OwnerCertificates
     from ps_service.rpc.listener import Listener
     from ps_wire.connections.assembler import Message
+    from ps_wire.direct import DirectConnection
 
 _log = logging.getLogger(__name__)
 
@@ -56,9 +49,6 @@ _END_SECONDS: Final = 1.0
 _MOST_UNSENT: Final = 2
 """Messages to a trainer that may wait to be sent, for each request that it may have in flight. Beyond that, nothing is
 read from it until they are sent."""
-
-_LONGEST_NAME: Final = 128
-"""Most characters that are kept of the names of a trainer's program and host."""
 
 
 class Servicer:
@@ -75,6 +65,7 @@ class Servicer:
         engine.access.when_refused = partial(arrivals.denied, engine.events)
         engine.access.when_read = partial(engine.events.note, "tokens")
         self._engine = engine
+        self._greeting = Greeting(engine, self.session_handlers, self.shared_memory, self.direct)
         self._unary = UnaryMethods(engine)
         engine.requests.add(self._unary)
         engine.requests.add(self.session_handlers)
@@ -90,7 +81,7 @@ class Servicer:
         replaced it, if one has. The other end has shown a certificate with this name on gRPC."""
         try:
             async with asyncio.timeout(_GREETING_SECONDS):
-                session_handler, turn, may_move = await self._greet(connection, listener, certificate)
+                session_handler, turn, may_move = await self._greeting.answer(connection, listener, certificate)
         except PsError as error:
             arrivals.refused(self._engine.events, "a stream", peer, str(error), certificate)
             with suppress(ConnectionBroken):
@@ -138,105 +129,6 @@ class Servicer:
                 arrivals.away(self._engine.events, session, why, self._engine.limits.lease_seconds)
             await connection.close()
         return None
-
-    async def _greet(
-        self, connection: Connection, listener: Listener[Any, Any] | None, certificate: str
-    ) -> tuple[SessionHandler, int, bool]:
-        first = await connection.receive()
-        if first is None:  # a trainer that was about to connect, and has ended
-            raise ConnectionBroken("the stream has ended before its first frame")
-        if not first.frame.HasField("hello"):
-            raise InvalidArgumentError("a stream begins with Hello")
-        if connection.is_over:  # the trainer has given it up, and goes on with the stream before
-            raise ConnectionBroken("the stream has ended before it was welcomed")
-        hello = first.frame.hello
-        self._check(hello)
-        identity: Identity | None = caller.get()
-        if listener is not None:
-            identity = listener.admitted(connection, hello)
-            identity = identity and self._engine.access.current(identity)
-        if identity is None:
-            assert listener is not None
-            raise InvalidArgumentError(f"{listener.connection} opens with the token that was offered with it, once")
-        namespace = self._engine.belongings.enter(identity, hello.namespace)
-        self._engine.sessions.check(hello.trainer, identity)
-        before = self._engine.sessions.get(hello.trainer)
-        self._engine.requests.check_stays(before, namespace)
-        # One that moves to another connection, or comes back, has a stream already.
-        more = 0 if before is not None and before.streams else 1
-        self._engine.sessions.admit(hello.trainer, identity, namespace, more)
-        known = before is not None
-        has_lost = self._has_lost(hello)
-        resumed = known and hello.incarnation in self._engine.incarnations and not has_lost
-        if hello.incarnation and known and not resumed:
-            self.session_handlers.end(self.session_handlers.open(hello.trainer, identity))
-        session_handler = self.session_handlers.open(hello.trainer, identity)
-        session = session_handler.session
-        self._engine.sessions.enter(session, identity, namespace)
-        self._engine.budget.regroup(hello.trainer)
-        session.process, session.tells_last_pass = _process(hello), hello.HasField("last_pass")
-        if listener is None:
-            session.certificate = certificate
-        if resumed and hello.incarnation in self._engine.incarnations.killed:
-            self._engine.contexts.lose_up_to(ContextId(hello.trainer, hello.last_pass))
-        turn = session_handler.stream.greeted(connection if isinstance(connection, DirectConnection) else None)
-        last_number = hello.last_number if hello.HasField("last_number") else math.inf
-        self._engine.reply_cache.keep_only(hello.trainer, hello.unanswered, last_number)
-        limits = self._engine.limits
-        why_lost = "" if resumed else self._engine.sessions.take_why_lost(hello.trainer)
-        if has_lost:
-            why_lost = "it has restarted without the last changes that it had acknowledged: they were not on its disk"
-        welcome = Welcome(
-            owner=self._engine.name,
-            incarnation=self._engine.incarnations.current,
-            resumed=resumed,
-            lease_seconds=limits.lease_seconds,
-            max_message_bytes=limits.max_message_bytes,
-            max_in_flight=limits.max_in_flight,
-            max_session_bytes=limits.max_session_bytes,
-            version=RELEASE,
-            device=str(self._engine.device),
-            prepares=self._engine.durability.log is not None,
-            why_lost=why_lost,
-            shared_memory=None if listener is not None else self.shared_memory.offer(hello, identity),
-            direct=None if listener is not None else self.direct.offer(hello, identity),
-        )
-        log = self._engine.durability.log
-        if log is not None and log.acknowledges:
-            await synced(log, log.came_at)  # or the session would be lost with the power
-        await connection.send(Packet(Frame(welcome=welcome)))
-        return session_handler, turn, welcome.HasField("shared_memory") or welcome.HasField("direct")
-
-    def _has_lost(self, hello: Hello) -> bool:
-        """Whether this owner has started without changes that it had told the trainer of, because its machine has
-        crashed."""
-        engine = self._engine
-        is_earlier = hello.incarnation in engine.incarnations.earlier
-        return is_earlier and hello.position > engine.durability.began
-
-    def _check(self, hello: Hello) -> None:
-        if hello.protocol != PROTOCOL:
-            raise InvalidArgumentError(
-                f"this owner speaks version {PROTOCOL} of the protocol, the trainer version {hello.protocol}; "
-                "install the same release on both sides"
-            )
-        if len(hello.trainer) != 16:
-            raise InvalidArgumentError("a trainer's id has 16 bytes")
-        engine = self._engine
-        if hello.owner not in ("", engine.name):
-            raise UnknownNameError(f"this is owner {engine.name!r}, and not {hello.owner!r}")
-        if engine.gate.why:
-            raise ReplacedError(engine.gate.why)
-        if not engine.fence.is_sure():
-            raise UnavailableError(engine.fence.doubt.format(engine.name))
-        known = engine.sessions.get(hello.trainer) is not None
-        # A trainer that reconnects while the owner drains may still have an open pass.
-        may_return = known and hello.incarnation in engine.incarnations and engine.gate.state is Gate.State.DRAINING
-        if engine.draining and not may_return:
-            raise UnavailableError(f"owner {engine.name!r} is shutting down")
-        if not known and (reason := descriptors.shortage()):
-            # Connected trainers need the descriptors that are left.
-            raise UnavailableError(f"owner {engine.name!r} takes no new trainers: {reason}")
 
     async def _listen(self, connection: Connection, session_handler: SessionHandler, outbox: Outbox) -> None:
         """Handles what arrives on a stream, until it ends or a newer one replaces it."""
@@ -366,15 +258,6 @@ class Servicer:
             finally:
                 # What has arrived on it is read before.
                 asyncio.get_running_loop().call_later(_END_SECONDS, direct.cut, "the gRPC stream beside it has ended")
-
-
-def _process(hello: Hello) -> Process:
-    """What a trainer says of its process, fit for a terminal."""
-    program, host, member = (
-        "".join(each if each.isprintable() else "?" for each in text[:_LONGEST_NAME])
-        for text in (hello.program, hello.host_name, hello.member)
-    )
-    return Process(program, host, hello.process_id, member)
 
 
 async def _drain(outbox: Outbox, connection: Connection) -> None:
