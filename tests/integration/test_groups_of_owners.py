@@ -247,7 +247,7 @@ async def test_an_owner_that_has_refused_the_trainer_is_connected_again(
     async with tc.connect(directory=group.directory) as ps:
         servicer = group.agents["ps10"].server.servicer
         with monkeypatch.context() as patch:
-            patch.setattr(servicer, "_check", refuse)
+            patch.setattr(servicer._greeting, "_check", refuse)
             servicer.session_handlers.open(ps.trainer).stream.greeted()
             await until(lambda: ps.sessions["ps10"].state == "closed")
         assert await ps.find_owners() == ["ps0", "ps10"]
@@ -366,7 +366,7 @@ async def test_of_trainers_that_know_different_owners_the_first_decides_where_a_
             monkeypatch.setattr(Tables, "_shard", shard)
             both = await asyncio.gather(early.table("users", 2), late.table("users", 2))
             assert [sorted(each.shards) for each in both] == [["ps0", "ps10"]] * 2
-            assert refused == [("late", "ps0")]
+            assert set(refused) <= {("late", "ps0")}, "it may have heard of the table before it made its part"
 
 
 async def test_a_table_goes_on_where_it_was_after_an_owner_has_lost_its_rows(group: OwnerGroup) -> None:
