@@ -134,7 +134,7 @@ def _applied(table: SplitTable, others: Mapping[str, Sequence[Part]]) -> Applied
     """The steps of passes that may be run again which were applied to rows, with the slots of these."""
     applied = table.applied
     for part in (part for parts in others.values() for part in parts):
-        slots = table.routing.slots(part.source.owner)
+        slots = table.slots[part.source.owner]
         runs = [each for each in part.source.checkpoint.runs if each.object_id == part.record.object_id]
         steps = (AppliedStep(digest_of(each.trainer), each.run, place) for each in runs for place in each.places)
         applied = added(applied, dict.fromkeys(steps, slots))

@@ -58,14 +58,15 @@ class Part:
 class SplitTable:
     """A table, as the checkpoints of all of its owners have it. Parts are in the order of the owners in its routing.
 
-    `settings` is what it was made with, `applied` the steps that owners had applied to some of its rows, and `rest` its
-    state beside rows and routing, merged.
+    `settings` is what it was made with, `slots` are those of each owner, as far as it knew, `applied` the steps that
+    owners had applied to some of its rows, and `rest` is its state beside rows and routing, merged.
     """
 
     name: str
     parts: Sequence[Part]
     settings: dict[str, Any]
     routing: Routing
+    slots: Mapping[str, torch.Tensor]
     applied: Applied
     rest: dict[str, Any] = field(default_factory=dict)
 
@@ -124,6 +125,8 @@ def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) 
         state.pop("feed", None)  # it is of the rows of one owner: who follows the table reads all rows anew
     ownerships = {owner: state.pop("routing") for owner, state in states.items()}
     routings = {owner: Routing.from_plain(each) for owner, each in ownerships.items()}
+    # Without slots that another owner has given away to it, and it has not heard of: it has applied nothing to these.
+    slots = {owner: each.slots(owner) for owner, each in routings.items()}
     applied = reduce(added, (from_plain(each.get("applied", ())) for each in ownerships.values()))
     settings = {owner: Decoder(PayloadReader(None)).decode(part.record.create.kwargs) for owner, part in parts.items()}
     first = next(iter(parts))
@@ -146,7 +149,7 @@ def _whole(name: str, parts: Mapping[str, Part], sources: Mapping[str, Source]) 
         raise different_moments(f"table {name!r} is not on {' and '.join(sorted(strange))}, which has rows of it")
     ordered = [parts[owner] for owner in routing.owners]
     rest = merged([states[owner] for owner in routing.owners])
-    return SplitTable(name, ordered, settings[first], routing, applied, rest)
+    return SplitTable(name, ordered, settings[first], routing, slots, applied, rest)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ import trainer_client as tc
 from ps_wire.tables.routing import slots_of
 from tests.integration.restarting import Owner
 from tests.integration.tables.test_resharding import restored
+from trainer_client.tables.moves import Move
 
 IDS = torch.arange(60)
 
@@ -42,14 +45,18 @@ class Training:
         return await self.items(IDS), (await self.net.state_dict())["bias"]
 
 
-@pytest.mark.parametrize("after", [["ps0"], ["ps0", "ps1"]], ids=["one owner", "as many"])
-@pytest.mark.parametrize("first", ["ps0", "ps1", "both"])
-async def test_what_was_applied_before_a_restore_counts_once(tmp_path: Path, after: list[str], first: str) -> None:
+Between = Callable[[tc.Client], Awaitable[None]]
+
+
+async def check(tmp_path: Path, after: list[str], first: str, between: Between | None = None) -> None:
+    """Trains in a pass whose first attempt has applied what the first owner has, or both have, before the owners are
+    stopped and restored. Before that, another program may do something, too."""
     old, new = tmp_path / "old", tmp_path / "new"
     async with AsyncExitStack() as stack:
         owners = [await stack.enter_async_context(Owner(old / name, name)) for name in ("ps0", "ps1")]
-        clients = [await stack.enter_async_context(tc.connect(*(each.address for each in owners)))]
-        training = Training(clients[0])
+        addresses = [each.address for each in owners]
+        ps = await stack.enter_async_context(tc.connect(*addresses))
+        training = Training(ps)
         await training.make()
         rows, bias = await training.values()
         # As if the owners of all other ids had been killed before they could step.
@@ -64,6 +71,9 @@ async def test_what_was_applied_before_a_restore_counts_once(tmp_path: Path, aft
 
         async def attach() -> None:
             if len(attempts) == 1 and not new.exists():
+                if between is not None:
+                    async with tc.connect(*addresses) as other:
+                        await between(other)
                 for each in owners:
                     await each.server.drain(20)
                 await restored(old, new, after)
@@ -72,10 +82,49 @@ async def test_what_was_applied_before_a_restore_counts_once(tmp_path: Path, aft
                     await each.start()
             await training.attach()
 
-        await clients[0].run(step, attach=attach, attempts=5)
+        await ps.run(step, attach=attach, attempts=5)
         found, layer = await training.values()
         assert torch.equal(found, rows - 1), found
         assert torch.equal(layer, bias - 1)
-        await clients[0].run(step, attach=attach)
+        await ps.run(step, attach=attach)
         found, layer = await training.values()
         assert torch.equal(found, rows - 2) and torch.equal(layer, bias - 2)
+
+
+@pytest.mark.parametrize("after", [["ps0"], ["ps0", "ps1"]], ids=["one owner", "as many"])
+@pytest.mark.parametrize("first", ["ps0", "ps1", "both"])
+async def test_what_was_applied_before_a_restore_counts_once(tmp_path: Path, after: list[str], first: str) -> None:
+    await check(tmp_path, after, first)
+
+
+class Gone(Exception):
+    """The program that moves something is killed."""
+
+
+def ends_after(monkeypatch: pytest.MonkeyPatch, move: type[Any], action: Any) -> None:
+    """A program that moves something is killed once the source has given it away."""
+    original, is_gone = move._call, list[bool]()
+
+    async def call(self: Any, asked: Any, part: Any, *args: Any, **fields: Any) -> Any:
+        if is_gone:
+            raise Gone
+        result = await original(self, asked, part, *args, **fields)
+        if part == action and result:
+            is_gone.append(True)
+            raise Gone
+        return result
+
+    monkeypatch.setattr(move, "_call", call)
+
+
+@pytest.mark.parametrize("after", [["ps0"], ["ps0", "ps1"]], ids=["one owner", "as many"])
+@pytest.mark.parametrize("first", ["ps0", "ps1", "both"])
+async def test_of_slots_that_were_given_away_to_an_owner_that_has_not_heard_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: list[str], first: str
+) -> None:
+    async def move(other: tc.Client) -> None:
+        with pytest.raises(Gone):
+            await other.rebalance(["items"], ["ps1"])
+
+    ends_after(monkeypatch, Move, "release")
+    await check(tmp_path, after, first, move)
