@@ -40,6 +40,7 @@ def _settle(owner: str, effect: pb.MoveEffect, own: Moved, is_given: bool, left:
             raise different_moments(f"{names} has left {effect.owner!r} for {owner!r}, which does not have all of it")
         for object_id in ids:
             own.left.pop(object_id, None)
+        own.runs.extend(effect.runs)
     elif is_given or not is_whole:
         own.copies.update(ids)
     else:

@@ -140,10 +140,12 @@ def request_of(record: pb.ObjectRecord) -> Any:
 class Moved:
     """What one owner knows of moves. `left` has by id the objects that are another owner's, which it had before;
     `copies` the ids of what it has of objects that still are another owner's. Of those in `coming`, that owner's
-    checkpoint is not given, so nobody knows here whose they are."""
+    checkpoint is not given, so nobody knows here whose they are. `runs` has what optimizers had applied elsewhere that
+    have become its own, and that it has not accepted yet."""
 
     left: dict[str, pb.MoveEffect] = field(default_factory=dict)
     copies: set[str] = field(default_factory=set)
+    runs: list[pb.RunRecord] = field(default_factory=list)
     coming: list[pb.MoveEffect] = field(default_factory=list)
 
 
@@ -171,7 +173,7 @@ class Objects:
     def runs(self) -> list[pb.RunRecord]:
         """What optimizers among the other objects had applied of passes that may be run again."""
         ids = {record.object_id for record in self.others}
-        return [each for each in self.source.checkpoint.runs if each.object_id in ids]
+        return [each for each in (*self.source.checkpoint.runs, *self.moved.runs) if each.object_id in ids]
 
     @property
     def real(self) -> set[str]:

@@ -13,8 +13,11 @@ from torch import nn, optim
 
 import trainer_client as tc
 from ps_wire.tables.routing import slots_of
+from ps_wire.v1 import operations_pb2 as pb
 from tests.integration.restarting import Owner
+from tests.integration.restarts.test_restoring_logs import rebuild
 from tests.integration.tables.test_resharding import restored
+from trainer_client.handles.object_moves import ObjectMove
 from trainer_client.tables.moves import Move
 
 IDS = torch.arange(60)
@@ -48,12 +51,16 @@ class Training:
 Between = Callable[[tc.Client], Awaitable[None]]
 
 
-async def check(tmp_path: Path, after: list[str], first: str, between: Between | None = None) -> None:
+async def check(
+    tmp_path: Path, after: list[str], first: str, between: Between | None = None, durability: str = "off"
+) -> None:
     """Trains in a pass whose first attempt has applied what the first owner has, or both have, before the owners are
     stopped and restored. Before that, another program may do something, too."""
     old, new = tmp_path / "old", tmp_path / "new"
     async with AsyncExitStack() as stack:
-        owners = [await stack.enter_async_context(Owner(old / name, name)) for name in ("ps0", "ps1")]
+        owners = [
+            await stack.enter_async_context(Owner(old / name, name, durability=durability)) for name in ("ps0", "ps1")
+        ]
         addresses = [each.address for each in owners]
         ps = await stack.enter_async_context(tc.connect(*addresses))
         training = Training(ps)
@@ -76,7 +83,7 @@ async def check(tmp_path: Path, after: list[str], first: str, between: Between |
                         await between(other)
                 for each in owners:
                     await each.server.drain(20)
-                await restored(old, new, after)
+                await restored(old, new, after, rebuild=rebuild)
                 for each in owners[: len(after)]:
                     each.folder = new / each.name
                     await each.start()
@@ -128,3 +135,14 @@ async def test_of_slots_that_were_given_away_to_an_owner_that_has_not_heard_of_i
 
     ends_after(monkeypatch, Move, "release")
     await check(tmp_path, after, first, move)
+
+
+async def test_of_an_optimizer_that_was_given_away_to_an_owner_that_has_not_heard_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def move(other: tc.Client) -> None:
+        with pytest.raises(Gone):
+            await other.move("net", to="ps1")
+
+    ends_after(monkeypatch, ObjectMove, pb.MOVE_RELEASE)
+    await check(tmp_path, ["ps0", "ps1"], "both", move, "always")
