@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterable
 
 Piece = bytes | bytearray | memoryview
@@ -38,6 +39,9 @@ class EncryptedSocket:
         server_hostname: str | None = None,
     ) -> None:
         try:
+            if error := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                # `wrap_socket` would raise it, too, and leave the socket open.
+                raise OSError(error, os.strerror(error))
             self.sock: Final = context.wrap_socket(
                 sock, server_side, do_handshake_on_connect=False, server_hostname=server_hostname
             )

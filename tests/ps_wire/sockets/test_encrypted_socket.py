@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import ssl
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -152,3 +154,15 @@ def test_a_socket_that_is_not_connected_has_no_handshake(authority: Authority) -
         encrypted = EncryptedSocket(sock, TLS(authority.ca).context(), server_hostname="127.0.0.1")
     with encrypted.sock, pytest.raises(OSError, match="not connected"):
         encrypted.shake()
+
+
+def test_a_socket_that_was_reset_is_closed(authority: Authority, sockets: tuple[socket.socket, socket.socket]) -> None:
+    near, far = sockets
+    number = far.fileno()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    near.close()
+    with pytest.raises(ConnectionResetError) as raised:
+        EncryptedSocket(far, authority.server().context(), server_side=True)
+    assert raised.tb is not None  # which keeps what is not closed
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
