@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from ps_service.durability import value_files
@@ -74,15 +75,28 @@ class Records:
                 record.payload = self._copied(given.payload, objects.source)
             record.tensors[:] = [self._copied(name, objects.source) for name in given.tensors]
             if record.HasField("optimizer"):
-                had = list(record.rounds.owners)
-                if owners := sorted({self.homes.get(each, each) for each in had}):
-                    if owners != had:
-                        if (policy := self.policies.get(record.name)) is not None:
-                            record.policy.CopyFrom(policy)  # one that follows may not have heard of the last change
-                        _begin_rounds(record, owners)
-                else:
+                owners = self._owners_of_rounds(given)
+                if owners != list(given.rounds.owners):
+                    if (policy := self.policies.get(record.name)) is not None:
+                        record.policy.CopyFrom(policy)  # one that follows may not have heard of the last change
+                    _begin_rounds(record, owners)
+                elif not owners:
                     record.rounds.ClearField("trainers")  # their sessions are over
             yield record
+
+    def runs(self, objects: Objects) -> Iterator[pb.RunRecord]:
+        """What their optimizers had applied of passes that may be run again."""
+        versions = {
+            each.object_id: each.version
+            for each in objects.others
+            if self._owners_of_rounds(each) != list(each.rounds.owners)
+        }
+        for run in objects.runs:
+            yield _without_rounds(run, versions[run.object_id]) if run.object_id in versions else run
+
+    def _owners_of_rounds(self, record: pb.ObjectRecord) -> list[str]:
+        """The owners of rounds; they begin anew if these are not those of before."""
+        return sorted({self.homes.get(each, each) for each in record.rounds.owners})
 
     def of_table(
         self, table: SplitTable, routing: Routing, others: Mapping[str, Sequence[Part]]
@@ -135,10 +149,21 @@ def _applied(table: SplitTable, others: Mapping[str, Sequence[Part]]) -> Applied
     applied = table.applied
     for part in (part for parts in others.values() for part in parts):
         slots = table.slots[part.source.owner]
-        runs = [each for each in part.source.checkpoint.runs if each.object_id == part.record.object_id]
+        given = (each for each in part.source.checkpoint.runs if each.object_id == part.record.object_id)
+        runs = [_without_rounds(each, part.record.version) for each in given]
         steps = (AppliedStep(digest_of(each.trainer), each.run, place) for each in runs for place in each.places)
         applied = added(applied, dict.fromkeys(steps, slots))
     return applied
+
+
+def _without_rounds(run: pb.RunRecord, version: int) -> pb.RunRecord:
+    """What an optimizer with a version had applied, without gradients of an open round, which lead to a later one."""
+    made = pb.RunRecord(trainer=run.trainer, run=run.run, object_id=run.object_id)
+    for place, led_to in zip_longest(run.places, run.versions[: len(run.places)], fillvalue=0):
+        if led_to <= version:
+            made.places.append(place)
+            made.versions.append(led_to)
+    return made
 
 
 def _begin_rounds(record: pb.ObjectRecord, owners: Sequence[str]) -> None:

@@ -163,7 +163,7 @@ class _Move:
         checkpoint = pb.Checkpoint(moves=self._moves[owner])
         for before in self._of(owner):
             checkpoint.objects.extend(records.others(before))
-            checkpoint.runs.extend(before.runs)
+            checkpoint.runs.extend(records.runs(before))
         for table in self._tables:
             routing = self._placement.routings[table.name]
             if owner in routing.owners:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import torch
 from torch import nn, optim
 
 import trainer_client as tc
+from ps_service.durability.store import checkpoints_in, parsed
 from ps_wire.tables.routing import slots_of
 from ps_wire.v1 import operations_pb2 as pb
 from tests.integration.restarting import Owner
 from tests.integration.restarts.test_restoring_logs import rebuild
 from tests.integration.tables.test_resharding import restored
+from tests.training import apart
 from trainer_client.handles.object_moves import ObjectMove
 from trainer_client.tables.moves import Move
 
@@ -146,3 +148,65 @@ async def test_of_an_optimizer_that_was_given_away_to_an_owner_that_has_not_hear
 
     ends_after(monkeypatch, ObjectMove, pb.MOVE_RELEASE)
     await check(tmp_path, ["ps0", "ps1"], "both", move, "always")
+
+
+async def test_a_gradient_of_a_round_that_begins_anew_counts_in_that(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    async with Owner(old / "ps0", "ps0", durability="always") as owner, tc.connect(owner.address) as ps:
+        await ps.table("items", 2, tc.tables.SGD(1.0), init=tc.tables.Zeros(), policy=tc.policies.Quorum(2))
+        counted: list[int] = []
+
+        async def step(ctx: tc.Context) -> None:
+            items = await ps.table("items")
+            stepped = await ctx.backward((await items(IDS)).sum(), step=items.optimizer)
+            counted.append(stepped.counted)
+            if len(counted) == 1:
+                raise tc.errors.ContextLostError("lost")
+
+        async def attach() -> None:
+            if len(counted) == 1 and not new.exists():
+                await owner.server.stop()  # in order, it would end the round
+                await restored(old, new, ["ps0"], rebuild=rebuild)
+                owner.folder = new / "ps0"
+                await owner.start()
+
+        for _ in range(2):
+            await ps.run(step, attach=attach, attempts=5)
+        assert counted == [0, 0, 2]
+        items = await ps.table("items")
+        assert (await items(IDS)).unique().tolist() == [-1.0]
+
+
+@pytest.mark.parametrize(("names", "kept"), [(["ps0", "ps1"], 2), (["a", "b"], 1)], ids=["rounds go on", "anew"])
+async def test_of_rounds_over_owners(tmp_path: Path, names: list[str], kept: int) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    async with AsyncExitStack() as stack:
+        owners = [
+            await stack.enter_async_context(Owner(old / f"ps{each}", f"ps{each}", durability="always"))
+            for each in range(2)
+        ]
+        ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+        nets = [await ps.module(nn.Linear, 2, 1, name=f"net{each}", owner=f"ps{each}") for each in range(2)]
+        parameters = [each for net in nets for each in net.parameters()]
+        opt = await ps.optimizer(optim.SGD, parameters, lr=1.0, name="opt", policy=tc.policies.Quorum(1))
+
+        async def step(ctx: tc.Context) -> None:
+            losses = [(await net(torch.ones(1, 2))).sum() for net in nets]
+            await ctx.backward(torch.stack(losses).sum(), step=opt)
+
+        async def twice() -> None:
+            await ps.run(step)
+            await opt.set_policy(tc.policies.Quorum(2))
+            await ps.run(step)
+
+        async def around(ctx: tc.Context) -> None:
+            await apart(twice())
+            for each in owners:
+                await each.server.stop()
+
+        with suppress(tc.errors.PsError):
+            await ps.run(around, attempts=1)  # as long as it goes on, it is remembered what those within have applied
+    homes = dict(zip(["ps0", "ps1"], names, strict=True))
+    await restored(old, new, names, homes=homes, rebuild=rebuild)
+    runs = parsed(checkpoints_in(new / names[0])[0]).runs
+    assert sum(len(each.places) for each in runs) == kept
