@@ -75,28 +75,23 @@ class Records:
                 record.payload = self._copied(given.payload, objects.source)
             record.tensors[:] = [self._copied(name, objects.source) for name in given.tensors]
             if record.HasField("optimizer"):
-                owners = self._owners_of_rounds(given)
-                if owners != list(given.rounds.owners):
+                if self._begins_anew(given):
                     if (policy := self.policies.get(record.name)) is not None:
                         record.policy.CopyFrom(policy)  # one that follows may not have heard of the last change
-                    _begin_rounds(record, owners)
-                elif not owners:
+                    _begin_rounds(record, sorted({self.homes.get(each, each) for each in given.rounds.owners}))
+                elif not given.rounds.owners:
                     record.rounds.ClearField("trainers")  # their sessions are over
             yield record
 
     def runs(self, objects: Objects) -> Iterator[pb.RunRecord]:
         """What their optimizers had applied of passes that may be run again."""
-        versions = {
-            each.object_id: each.version
-            for each in objects.others
-            if self._owners_of_rounds(each) != list(each.rounds.owners)
-        }
+        versions = {each.object_id: each.version for each in objects.others if self._begins_anew(each)}
         for run in objects.runs:
             yield _without_rounds(run, versions[run.object_id]) if run.object_id in versions else run
 
-    def _owners_of_rounds(self, record: pb.ObjectRecord) -> list[str]:
-        """The owners of rounds; they begin anew if these are not those of before."""
-        return sorted({self.homes.get(each, each) for each in record.rounds.owners})
+    def _begins_anew(self, record: pb.ObjectRecord) -> bool:
+        """Whether rounds over owners begin anew, because one of these has another name now."""
+        return any(self.homes.get(each, each) != each for each in record.rounds.owners)
 
     def of_table(
         self, table: SplitTable, routing: Routing, others: Mapping[str, Sequence[Part]]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn, optim
 
 import trainer_client as tc
 from ps_service.cli import restore_view
@@ -132,3 +134,27 @@ async def test_the_command_applies_logs(killed: tuple[list[Path], list[Any]], tm
     assert "ps0 also has a, a.optimizer, b, b.optimizer" in out.decode()
     async with Owner(tmp_path / "new" / "ps0") as owner, tc.connect(owner.address) as ps:
         assert [await states(ps, "a"), await states(ps, "b")] == expected
+
+
+async def test_rounds_over_owners_that_swap_their_names_begin_anew(tmp_path: Path) -> None:
+    async def train(folder: Path, places: Sequence[str]) -> dict[str, int]:
+        async with AsyncExitStack() as stack:
+            owners = [
+                await stack.enter_async_context(Owner(folder / name, name, durability="always"))
+                for name in ("ps0", "ps1")
+            ]
+            ps = await stack.enter_async_context(tc.connect(*(each.address for each in owners)))
+            nets = [
+                await ps.module(nn.Linear, 2, 1, name=f"net{number}", owner=owner)
+                for number, owner in enumerate(places)
+            ]
+            parameters = [parameter for net in nets for parameter in net.parameters()]
+            opt = await ps.optimizer(optim.SGD, parameters, lr=0.1, name="opt", policy=tc.policies.Quorum(1))
+            async with ps.context() as ctx:
+                losses = torch.stack([(await net(torch.ones(1, 2))).sum() for net in nets])
+                return dict(await ctx.backward(losses.sum(), step=opt))
+
+    assert await train(tmp_path / "old", ["ps0", "ps1"]) == {"ps0": 1, "ps1": 1}
+    given = [tmp_path / "old" / name for name in ("ps0", "ps1")]
+    await restored(given, tmp_path / "new", "ps0,ps1", "ps0=ps1", "ps1=ps0")
+    assert await train(tmp_path / "new", ["ps1", "ps0"]) == {"ps0": 2, "ps1": 2}
