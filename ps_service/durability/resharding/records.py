@@ -75,6 +75,8 @@ class Records:
                 record.payload = self._copied(given.payload, objects.source)
             record.tensors[:] = [self._copied(name, objects.source) for name in given.tensors]
             if record.HasField("optimizer"):
+                record.beside.clear()
+                record.beside.update({self.homes.get(each, each): version for each, version in given.beside.items()})
                 if self._begins_anew(given):
                     if (policy := self.policies.get(record.name)) is not None:
                         record.policy.CopyFrom(policy)  # one that follows may not have heard of the last change
