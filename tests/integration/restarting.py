@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 import torch
 
@@ -20,8 +20,12 @@ from tests import hosted_models, optimizer_models
 from tests.allowed import allowed
 from tests.integration import wire_models
 from tests.ports import ReservedPort
+from tests.waiting import until
 
 T = TypeVar("T")
+
+_SOON: Final = 1.0
+"""Seconds after which trainers that have not come back are taken for ones that will not."""
 
 
 class Owner:
@@ -72,9 +76,18 @@ class Owner:
         await self.start()
 
     async def crash(self) -> None:
-        """As SIGKILL and a new process do it: what was not written is gone."""
+        """As SIGKILL and a new process do it: what was not written is gone. Trainers that were there have come back, if
+        they do so soon: a pass that they had begun before they heard of it would be lost."""
+        there = [each.trainer for each in self.server.engine.sessions.all() if each.streams]
         await self.server.stop()
         await self.start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SOON):
+                await until(lambda: all(map(self._has, there)))
+
+    def _has(self, trainer: bytes) -> bool:
+        session = self.server.engine.sessions.get(trainer)
+        return session is not None and session.streams > 0
 
     async def __aenter__(self) -> Self:
         await self.start()

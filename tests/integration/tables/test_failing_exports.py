@@ -106,6 +106,7 @@ async def test_one_object_that_fails_for_a_while_does_not_end_an_export(
     async with exporting(ps, tmp_path, modules=["bad", "good"] if named else None):
         before = (await brought(tmp_path)).state_dict("bad")["weight"].tolist()
         failing.error = getattr(tc.errors, kind)("not now")
+        await until(lambda: failing.raised)  # no round is under way that began before
         await bad.load_state_dict(zeros)
         await good.load_state_dict(zeros)
         await until(lambda: failing.raised >= 3)
