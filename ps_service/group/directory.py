@@ -230,6 +230,15 @@ class Directory:
         if not self._has_session(session):
             raise SessionLostError(SESSION_ENDED)
 
+    def _check_own(self, name: str, session: bytes) -> None:
+        """Raises if the entry of a member belongs to another session."""
+        entry = self._entries.get(name)
+        if entry is not None and entry.session != session:
+            raise NameConflictError(
+                f"another process is {name!r} now, at {entry.address}: the directory had lost this one, and the other "
+                "has joined since"
+            )
+
     def find(self, name: str, id: int | None = None) -> MemberEntry | None:
         """A member, by name or else by number."""
         with self._lock:
@@ -278,11 +287,13 @@ class Directory:
         this session; if there is none, it begins another. Its `number` is another for each arrival of the session. A
         member that asks again gives the same number, and `SAME` as its value. For those that are `leaving`, who has
         left is not missing. One that `stays` has still arrived when the wait expires. Raises `InvalidArgumentError` if
-        the members do not name the same, or `SessionLostError`.
+        the members do not name the same, `NameConflictError` if another process is that member now, or
+        `SessionLostError`.
         """
         arrival = Arrival(session, number)
         with self._lock:
             self._check_session(session)
+            self._check_own(name, session)
             rendezvous = self._found(key, name, arrival) or Rendezvous(key, names, leaving, self._presence)
             if name not in names:
                 raise InvalidArgumentError(
@@ -339,6 +350,9 @@ class Directory:
             self._last[entry.name] = entry
         if known is None or known.session != entry.session:
             self._departures.came(entry.name)
+            for rendezvous in list(self._rendezvous):
+                rendezvous.supersede(entry.name, entry.session)
+                self._drop(rendezvous)
 
     def _found(self, key: str, name: str, arrival: Arrival) -> Rendezvous | None:
         """The rendezvous at which a member has arrived, or else the first that it can arrive at, if there is one."""

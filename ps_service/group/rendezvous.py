@@ -113,6 +113,12 @@ class Rendezvous:
                 self.depart(name, arrival)
                 self._remove(name, arrival)
 
+    def supersede(self, name: str, session: bytes) -> None:
+        """This session is the member's now. What an earlier process has brought counts only if all had arrived."""
+        arrival = self._arrivals.get(name)
+        if arrival is not None and arrival.session != session:
+            self.fail(name, arrival)
+
     def depart(self, name: str, arrival: Arrival) -> None:
         """A member does not wait any longer."""
         if self.has(name, arrival):

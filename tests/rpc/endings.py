@@ -10,14 +10,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from functools import partial
 
 import torch
 
+from ps_service.requests.administration import evict_session
+from ps_wire.errors import NameConflictError, SessionLostError
 from tests.rpc import groups
 from tests.rpc.beginnings import SECONDS, announce, path, process_that, when_it_waits
 from tests.rpc.groups import news, tell, wait_for_news
 from trainer_client import rpc
+from trainer_client.rpc.current import agent
 
 
 def joined(rank: int, size: int) -> None:
@@ -134,6 +138,55 @@ def joins_again(rank: int, size: int) -> None:
     rpc.barrier(both, timeout=SECONDS)
     tell(rank, sorted(rpc.all_gather(rank, both, timeout=SECONDS).items()))
     rpc.shutdown(group=both, timeout=SECONDS)
+
+
+def replaced(rank: int, size: int) -> None:
+    """One is stopped until the directory has given it up, and another joins under its name. Then it goes on."""
+    both = ["worker0", "twice"]
+    if rank == 0:
+        rpc.init_rpc("worker0", directory="self")
+        groups.publish_directory(0)
+        os.kill(process_that("stopped"), signal.SIGSTOP)
+        lose("twice")
+        news(0)
+        wait_for_news(2)
+        os.kill(process_that("stopped"), signal.SIGCONT)
+        wait_for_news(1)
+    elif rank == 1:
+        rpc.init_rpc("twice", directory=groups.published_directory())
+        announce("stopped")
+        wait_for_news(2)
+        tell(rank, *map(refused, range(2)))
+        news(1)
+        rpc.shutdown(graceful=False)
+        return
+    else:
+        wait_for_news(0)
+        rpc.init_rpc("twice", directory=groups.published_directory())
+        news(2)
+        wait_for_news(1)
+    tell(rank, sorted(rpc.all_gather(rank, both, timeout=SECONDS).items()))
+    rpc.shutdown(group=both, timeout=SECONDS)
+
+
+def refused(number: int) -> str:
+    """How the directory refuses what this process brings. At first this may hear that its session has ended."""
+    try:
+        return str(rpc.all_gather(f"refused {number}", ["worker0", "twice"], timeout=SECONDS))
+    except SessionLostError as error:
+        return refused(number) if "had given up this member, 'twice'" in str(error) else str(error)
+    except NameConflictError as error:
+        return str(error).partition(", at")[0]
+
+
+def lose(name: str) -> None:
+    """Has the directory of this process give a member up, as when its lease has run out, and waits until it has."""
+    engine = agent().engine
+    entry = engine.directory.find(name)
+    assert entry is not None
+    agent().loop.call_soon_threadsafe(evict_session, engine, entry.session.hex()[:8])
+    while engine.directory.find(name) is entry:
+        time.sleep(0.001)
 
 
 def never_there(rank: int, size: int) -> None:

@@ -14,7 +14,7 @@ LOST = "UnavailableError shutdown: worker1 was lost: its connection broke, and i
 
 ALONE = ("never_there", "calls_one_that_never_joins")
 IN_TWOS = ("calls_before_the_other_joins", "calls_one_that_has_left", "joins_again")
-IN_THREES = ("others_leave", "keeper_leaves")
+IN_THREES = ("others_leave", "keeper_leaves", "replaced")
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,15 @@ def test_the_directory_leaves_while_others_wait(run: Run) -> None:
 
 def test_a_member_that_has_joined_again_meets_the_others(run: Run) -> None:
     assert run("joins_again", 2) == [f"{rank} [('again', 1), ('worker0', 0)]" for rank in (0, 1)]
+
+
+def test_a_process_that_another_has_replaced_does_not_meet_the_others(run: Run) -> None:
+    refused = "all_gather: another process is 'twice' now"
+    assert run("replaced", 3) == [
+        "0 [('twice', 2), ('worker0', 0)]",
+        f"1 {refused} {refused}",
+        "2 [('twice', 2), ('worker0', 0)]",
+    ]
 
 
 def test_a_member_that_never_joins_is_not_waited_for_without_end(run: Run) -> None:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.values import Decoder, Encoder
-from ps_wire.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
+from ps_wire.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    NameConflictError,
+    SessionLostError,
+    UnavailableError,
+    caused,
+)
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import RendezvousReply, RendezvousRequest
 from ps_wire.v1.values_pb2 import Value
@@ -39,8 +46,8 @@ def meet(
 ) -> dict[str, Any]:
     """Waits until all members with these names have called it for the same purpose, and returns their values. A
     deadline without a limit is one only for members that are there. If the members leave, those that have left are not
-    waited for. Raises `DeadlineExceededError` with the names of the missing ones, and `UnavailableError` if a member is
-    lost or has left, or the directory is."""
+    waited for. Raises `DeadlineExceededError` with the names of the missing ones, `UnavailableError` if a member is
+    lost or has left, or the directory is, and as `barrier` if this one was lost."""
     request = RendezvousRequest(
         # The directory counts how often they have met: a member that has joined again does not know.
         key=f"{what} of {' '.join(names)}",
@@ -80,8 +87,14 @@ class Arrival:
         try:
             async with in_time(self._deadline.left() + LOOK_SECONDS, self._no_answer), told(self._says, self):
                 return await self._asked()
-        except UnavailableError as error:
-            raise UnavailableError(f"{self._what}: {error}") from error
+        except (NameConflictError, UnavailableError) as error:
+            raise caused(error, self._what) from error
+        except SessionLostError as error:
+            raise SessionLostError(
+                f"{self._what}: {self._directory} had given up this member, {self._agent.name!r}, because its "
+                "connection was broken for too long. Whether the others have met without waiting is not known. It "
+                "joins again by itself; agree with the others where to go on"
+            ) from error
 
     async def _asked(self) -> Answer:
         with_value = True
@@ -136,6 +149,8 @@ def barrier(names: Iterable[str] | None = None, timeout: float = UNSET) -> None:
     Raises:
         DeadlineExceededError: A member did not arrive in time; the message names the missing ones.
         UnavailableError: A member was lost or has left since this one joined.
+        SessionLostError: This member was lost: its connection with the directory was broken for longer than a lease.
+        NameConflictError: This member was lost, and another process has joined under its name since.
         InvalidArgumentError: This process is not among `names`, or the group is open and no names were given.
     """
     _meet("barrier", names, timeout)
@@ -150,7 +165,8 @@ def all_gather(value: Any, names: Iterable[str] | None = None, timeout: float = 
         timeout: Seconds to wait, as in `barrier`.
 
     Raises:
-        DeadlineExceededError, UnavailableError, InvalidArgumentError: As in `barrier`.
+        DeadlineExceededError, UnavailableError, SessionLostError, NameConflictError, InvalidArgumentError: As in
+            `barrier`.
     """
     return _meet("all_gather", names, timeout, value)
 

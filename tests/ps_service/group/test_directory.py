@@ -184,6 +184,35 @@ def test_a_later_run_of_a_member_arrives_where_others_wait(
     assert not directory._rendezvous
 
 
+def test_a_process_that_is_no_member_any_more_does_not_arrive_as_one(directory: Directory) -> None:
+    directory.leave(BERT, lost=True)
+    directory.enter(AGAIN, "bert", "there:2")
+    with pytest.raises(NameConflictError, match="another process is 'bert' now, at there:2"):
+        directory.rendezvous(BERT, "start", "bert", BOTH, "old", stays=True)
+    waiting = directory.rendezvous(ANNA, "start", "anna", BOTH, "anna's").future
+    assert not waiting.done()
+    directory.rendezvous(AGAIN, "start", "bert", BOTH, "new")
+    assert waiting.result(0).values == {"bert": "new", "anna": "anna's"}
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_what_an_earlier_process_has_brought_is_not_that_of_a_later_one(
+    directory: Directory, away: set[bytes], is_lost: bool
+) -> None:
+    if is_lost:
+        directory.leave(BERT, lost=True)
+    earlier = directory.rendezvous(BERT, "start", "bert", BOTH, "old", stays=True)
+    away.add(BERT)
+    directory.enter(AGAIN, "bert", "there:1")
+    waiting = directory.rendezvous(ANNA, "start", "anna", BOTH, "anna's").future
+    assert not waiting.done()
+    earlier.expire()
+    assert earlier.future.result(0).missing == ["anna", "bert"]
+    directory.rendezvous(AGAIN, "start", "bert", BOTH, "new")
+    assert waiting.result(0).values == {"bert": "new", "anna": "anna's"}
+    assert not directory._rendezvous
+
+
 def test_a_rendezvous_that_was_complete_stays_so_when_a_member_leaves(directory: Directory) -> None:
     directory.rendezvous(ANNA, "start", "anna", BOTH, 1, stays=True, number=1).expire()
     directory.rendezvous(BERT, "start", "bert", BOTH, 2, stays=True, number=1)
