@@ -48,6 +48,8 @@ class Formation:
         self._arrived: dict[bytes, MemberEntry] = {}
         self._sizes: dict[bytes, int] = {}
         self._told: set[bytes] = set()
+        # The sessions of members that have left since the group is whole.
+        self._gone: set[bytes] = set()
         self._over = False
 
     def arrive(self, entry: MemberEntry, size: int) -> list[MemberEntry]:
@@ -58,7 +60,7 @@ class Formation:
         """
         known = self._arrived.get(entry.session)
         if self._whole:
-            if entry == known:
+            if entry == known and entry.session not in self._gone:
                 self._told.add(entry.session)
                 return []
             if self._over:
@@ -66,17 +68,20 @@ class Formation:
                 raise DrainingError(
                     f"the members of this group have met to leave it, and {entry} comes too late for it"
                 )
-            self._check_return(entry, size)
+            if entry != known:
+                self._check_return(entry, size)
             self._replace(entry, size)
             return [entry]
         self._replace(entry, size)
         return self.members() if self._becomes_whole() else []
 
     def leave(self, session: bytes) -> None:
-        """A session has ended. Its member may arrive again."""
+        """A session has ended. Its member may arrive again, also in that session if its process was not restarted."""
         if session in self._arrived:
             self._told.add(session)
-            if not self._whole and self._error is None:
+            if self._whole:
+                self._gone.add(session)
+            elif self._error is None:
                 del self._arrived[session], self._sizes[session]
 
     def end(self, names: Iterable[str]) -> None:
@@ -114,6 +119,8 @@ class Formation:
         """Adds a member. Its process may have been restarted."""
         for other in self._former(entry):
             del self._arrived[other.session], self._sizes[other.session]
+            self._gone.discard(other.session)
+        self._gone.discard(entry.session)
         self._arrived[entry.session], self._sizes[entry.session] = entry, size
 
     def _former(self, entry: MemberEntry) -> list[MemberEntry]:

@@ -169,6 +169,20 @@ def replaced(rank: int, size: int) -> None:
     rpc.shutdown(group=both, timeout=SECONDS)
 
 
+def given_up(rank: int, size: int) -> None:
+    """The directory gives a member up that is there. It joins again by itself, and all meet and can call it."""
+    joined(rank, size)
+    if rank == 0:
+        lose("worker1")
+        while agent().engine.directory.find("worker1") is None:
+            time.sleep(0.001)
+        news(0)
+    wait_for_news(0)
+    rpc.barrier(timeout=SECONDS)
+    tell(rank, rpc.rpc_sync("worker1", torch.add, args=(rank, 1), timeout=SECONDS))
+    leave(rank, timeout=SECONDS)
+
+
 def refused(number: int) -> str:
     """How the directory refuses what this process brings. At first this may hear that its session has ended."""
     try:

@@ -14,7 +14,7 @@ LOST = "UnavailableError shutdown: worker1 was lost: its connection broke, and i
 
 ALONE = ("never_there", "calls_one_that_never_joins")
 IN_TWOS = ("calls_before_the_other_joins", "calls_one_that_has_left", "joins_again")
-IN_THREES = ("others_leave", "keeper_leaves", "replaced")
+IN_THREES = ("others_leave", "keeper_leaves", "replaced", "given_up")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,10 @@ def test_a_process_that_another_has_replaced_does_not_meet_the_others(run: Run) 
         f"1 {refused} {refused}",
         "2 [('twice', 2), ('worker0', 0)]",
     ]
+
+
+def test_a_member_that_was_given_up_comes_back_to_a_group_that_began_as_a_whole(run: Run) -> None:
+    assert run("given_up", 3) == [f"{rank} {said}" for rank in range(3) for said in ("left", f"tensor({rank + 1})")]
 
 
 def test_a_member_that_never_joins_is_not_waited_for_without_end(run: Run) -> None:

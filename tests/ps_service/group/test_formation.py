@@ -127,6 +127,30 @@ def test_only_its_members_come_back_to_a_whole_group(group: Group) -> None:
     assert group.directory.find("bert", None) == MemberEntry("bert", "b again:1", 1, group.session("b again"))
 
 
+def test_a_member_that_was_lost_comes_back_in_the_same_session(group: Group) -> None:
+    for label, name, rank in (("a", "anna", 0), ("b", "bert", 1), ("c", "carl", 2)):
+        group.arrive(label, name, rank)
+    group.directory.leave(group.session("b"), lost=True)
+    assert group.directory.find("bert") is None
+    for _ in range(2):
+        assert group.arrive("b", "bert", 1).done()
+        assert group.directory.find("bert") == MemberEntry("bert", "b:1", 1, group.session("b"))
+    both = ("anna", "bert")
+    waiting = group.directory.rendezvous(group.session("a"), "start", "anna", both, 1).future
+    group.directory.rendezvous(group.session("b"), "start", "bert", both, 2)
+    assert waiting.result(0).values == {"anna": 1, "bert": 2}
+
+
+def test_one_that_was_lost_does_not_come_back_once_another_has_its_place(group: Group) -> None:
+    for label, name, rank in (("a", "anna", 0), ("b", "bert", 1), ("c", "carl", 2)):
+        group.arrive(label, name, rank)
+    group.leave("b")
+    group.arrive("b again", "bert", 1)
+    with pytest.raises(NameConflictError, match="this group is complete"):
+        group.arrive("b", "bert", 1)
+    assert group.directory.find("bert") == MemberEntry("bert", "b again:1", 1, group.session("b again"))
+
+
 def test_nobody_comes_back_to_a_group_whose_members_have_met_to_leave_it(group: Group) -> None:
     """It may be meant for the next group at the same address."""
     names = ("anna", "bert", "carl")
@@ -137,8 +161,9 @@ def test_nobody_comes_back_to_a_group_whose_members_have_met_to_leave_it(group: 
     assert all(each.done() for each in waits)
     assert group.arrive("c", "carl", 2).done(), "it knows that it is in the group"
     group.leave("b")
-    with pytest.raises(DrainingError, match=r"met to leave it, and 'bert' \(rank 1\) comes too late"):
-        group.arrive("b again", "bert", 1)
+    for label in ("b", "b again"):
+        with pytest.raises(DrainingError, match=r"met to leave it, and 'bert' \(rank 1\) comes too late"):
+            group.arrive(label, "bert", 1)
 
 
 def test_it_is_known_when_all_members_know_that_the_group_is_whole(group: Group) -> None:
