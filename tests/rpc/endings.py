@@ -140,6 +140,38 @@ def joins_again(rank: int, size: int) -> None:
     rpc.shutdown(group=both, timeout=SECONDS)
 
 
+def another_number(rank: int, size: int) -> None:
+    """A member leaves, and joins again with another number."""
+    if rank == 0:
+        rpc.init_rpc("worker0", directory="self")
+        groups.publish_directory(0)
+        wait_for_news(1)
+        rref = rpc.remote("again", torch.add, args=(1, 2))
+        tell(rank, rref.to_here(), rref.owner(), rpc.get_worker_info("again"))
+        news(0)
+        wait_for_news(2)
+        while agent().client.session("again").state == "connected":
+            time.sleep(0.001)
+        for use in (rref.owner, partial(rpc.get_worker_info, "again")):
+            try:
+                tell(rank, use())
+            except RuntimeError as error:
+                tell(rank, error)
+        news(3)
+        wait_for_news(4)
+        tell(rank, rref.owner(), rpc.get_worker_info("again"))
+    else:
+        rpc.init_rpc("again", directory=groups.published_directory())
+        news(1)
+        wait_for_news(0)
+        rpc.shutdown(graceful=False)
+        news(2)
+        wait_for_news(3)
+        rpc.init_rpc("again", directory=groups.published_directory(), rank=7)
+        news(4)
+    rpc.shutdown(group=["worker0", "again"], timeout=SECONDS)
+
+
 def replaced(rank: int, size: int) -> None:
     """One is stopped until the directory has given it up, and another joins under its name. Then it goes on."""
     both = ["worker0", "twice"]

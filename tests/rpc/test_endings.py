@@ -13,7 +13,7 @@ LOST = "UnavailableError shutdown: worker1 was lost: its connection broke, and i
 
 
 ALONE = ("never_there", "calls_one_that_never_joins")
-IN_TWOS = ("calls_before_the_other_joins", "calls_one_that_has_left", "joins_again")
+IN_TWOS = ("calls_before_the_other_joins", "calls_one_that_has_left", "joins_again", "another_number")
 IN_THREES = ("others_leave", "keeper_leaves", "replaced", "given_up")
 
 
@@ -53,6 +53,18 @@ def test_the_directory_leaves_while_others_wait(run: Run) -> None:
 
 def test_a_member_that_has_joined_again_meets_the_others(run: Run) -> None:
     assert run("joins_again", 2) == [f"{rank} [('again', 1), ('worker0', 0)]" for rank in (0, 1)]
+
+
+def test_the_number_of_a_member_that_has_left_is_not_kept(run: Run) -> None:
+    before, after = ("WorkerInfo(name='again', id=1)", "WorkerInfo(name='again', id=7)")
+    gone = "unknown member 'again': the group has no member 'again'; its members are: worker0"
+    assert run("another_number", 2) == sorted(
+        [
+            f"0 tensor(3) {before} {before}",
+            *2 * [f"0 could not find destination: {gone}"],
+            f"0 {after} {after}",
+        ]
+    )
 
 
 def test_a_process_that_another_has_replaced_does_not_meet_the_others(run: Run) -> None:

@@ -265,7 +265,9 @@ class Agent:
             raise RuntimeError(f"could not find destination: unknown member {who}: the numbers of members begin at 0")
         name = who if isinstance(who, str) else self._name_of(who)
         known = None if name is None else self._workers.get(name)
-        return known or self._looked_up(who, seconds)
+        if known is not None and self._name_of(known.id) == name:
+            return known
+        return self._looked_up(who, seconds)
 
     def _name_of(self, number: int) -> str | None:
         """The member with a number; None if the directory has to be asked."""
@@ -296,11 +298,11 @@ class Agent:
         return [WorkerInfo(member.name, member.id) for member in members]
 
     def number_of(self, name: str) -> int:
-        """Number of a member, for profiles; -1 if finding it would block the event loop."""
+        """Number of a member, for profiles: the last one that is known; -1 if finding it would block the event loop."""
         known = self._workers.get(name)
-        if known is None and asyncio._get_running_loop() is self.loop:
-            return NO_NUMBER
-        return self.worker(name).id
+        if known is not None:
+            return known.id
+        return NO_NUMBER if asyncio._get_running_loop() is self.loop else self.worker(name).id
 
     def session(self, who: str | int | WorkerInfo, timeout: float = UNSET) -> Session:
         """The session with a member; opens one if there is none. A timeout of 0 is no limit, and -1 the default. In an
