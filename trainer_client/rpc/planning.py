@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from ps_wire.errors import MIXED_GROUPS, InvalidArgumentError, PsError, UnavailableError
 from ps_wire.regular_files import NotRegularError, open_regular
+from ps_wire.runtime import forks
 from trainer_client.rpc.options import master_address
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ class MeetingFile:
             os.close(descriptor)
             return
         self._descriptor = descriptor
+        forks.put_away_in_children(self)
         try:
             before = self.read(world_size)
             if before is not None and not world_size:
@@ -221,6 +223,12 @@ class MeetingFile:
             if over:
                 with suppress(OSError):
                     self.path.unlink()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def forked(self) -> None:
+        """In a forked child: closes its copy of the file. Otherwise the lock would outlive the parent."""
+        if self.taken:
             os.close(self._descriptor)
             self._descriptor = -1
 
