@@ -21,6 +21,7 @@ from ps_service.durability.epoch import Epoch
 from ps_service.durability.manifest import NAME, SIGNATURE, DamagedError, Manifest, described
 from ps_wire.regular_files import open_regular
 from ps_wire.release import RELEASE
+from ps_wire.runtime import forks
 from ps_wire.v1 import checkpoint_pb2 as pb
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Store:
         self._kept = kept
         self._keys = keys
         self._lock = _locked(folder)
+        forks.put_away_in_children(self)
         self.epoch: Epoch | None = None
 
     def begin_epoch(self) -> Epoch:
@@ -94,6 +96,10 @@ class Store:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    def forked(self) -> None:
+        """In a forked child: closes its copy of the lock, which would outlive the parent."""
+        self.close()
 
     def newest(self) -> tuple[Path, Manifest] | None:
         """The newest undamaged checkpoint, or None. A damaged one is renamed, and logged as an error.

@@ -14,6 +14,7 @@ import pytest
 from ps_service.durability import files
 from ps_service.durability.manifest import NAME, DamagedError, Manifest
 from ps_service.durability.store import CheckpointError, Store
+from tests.forked_child import forked_child
 
 
 def filled(content: str) -> Callable[[Path], Manifest]:
@@ -269,6 +270,13 @@ def test_a_data_directory_has_one_owner_at_a_time(store: Store) -> None:
         Store(store.folder)
     store.close()
     Store(store.folder).close()
+
+
+def test_a_forked_child_does_not_keep_the_data_directory_of_its_parent(store: Store) -> None:
+    """The parent may be killed, which closes its descriptor as here."""
+    with forked_child():
+        store.close()
+        Store(store.folder).close()
 
 
 def test_a_data_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import pytest
 
 from ps_wire.errors import InvalidArgumentError, UnavailableError
+from tests.forked_child import forked_child
 from trainer_client.rpc.planning import Meeting, MeetingFile, planned
 
 
@@ -35,18 +35,9 @@ def test_one_process_keeps_the_directory_and_others_find_it(tmp_path: Path) -> N
 def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     """Its parent may be killed, which closes its descriptor as here."""
     keeper = taken(tmp_path / "group", 0)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        if not (child := os.fork()):
-            ours.close()
-            theirs.send(b"runs")
-            theirs.recv(1)  # until the parent has closed its end
-            os._exit(0)
-        theirs.close()
-        assert ours.recv(4) == b"runs"
+    with forked_child():
         keeper.leave(over=False)
         found = MeetingFile(str(tmp_path / "group")).read(0)
-    assert os.waitpid(child, 0)[1] == 0
     assert found == Meeting("here:1", 0, there=False)
 
 
