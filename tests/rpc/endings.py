@@ -11,13 +11,16 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
 from ps_service.requests.administration import evict_session
-from ps_wire.errors import NameConflictError, SessionLostError
+from ps_wire.errors import PsError, SessionLostError
 from tests.rpc import groups
+from tests.rpc import situations as s
 from tests.rpc.beginnings import SECONDS, announce, path, process_that, when_it_waits
 from tests.rpc.groups import news, tell, wait_for_news
 from trainer_client import rpc
@@ -178,27 +181,44 @@ def replaced(rank: int, size: int) -> None:
     if rank == 0:
         rpc.init_rpc("worker0", directory="self")
         groups.publish_directory(0)
-        os.kill(process_that("stopped"), signal.SIGSTOP)
+        process = process_that("stopped")
+        kept = rpc.remote("twice", s.Keeper, args=(4,))
+        tell(rank, rpc.rpc_sync("twice", s.whoami), kept.rpc_sync().value())
+        os.kill(process, signal.SIGSTOP)
         lose("twice")
         news(0)
         wait_for_news(2)
-        os.kill(process_that("stopped"), signal.SIGCONT)
+        os.kill(process, signal.SIGCONT)
         wait_for_news(1)
+        tell(rank, answer(partial(rpc.rpc_sync, "twice", s.whoami)), answer(kept.rpc_sync().value))
     elif rank == 1:
-        rpc.init_rpc("twice", directory=groups.published_directory())
+        rpc.init_rpc("twice", directory=groups.published_directory(), allow=[s])
         announce("stopped")
         wait_for_news(2)
-        tell(rank, *map(refused, range(2)))
+        tell(rank, *(answer(partial(rpc.all_gather, "old", both, timeout=SECONDS)) for _ in range(2)))
+        while not agent().engine.gate.why:
+            time.sleep(0.001)
         news(1)
-        rpc.shutdown(graceful=False)
+        leave(rank)
         return
     else:
         wait_for_news(0)
-        rpc.init_rpc("twice", directory=groups.published_directory())
+        rpc.init_rpc("twice", directory=groups.published_directory(), allow=[s], rank=7)
         news(2)
         wait_for_news(1)
     tell(rank, sorted(rpc.all_gather(rank, both, timeout=SECONDS).items()))
     rpc.shutdown(group=both, timeout=SECONDS)
+
+
+def answer(ask: Callable[[], Any]) -> Any:
+    """The answer, or the beginning of the error. At first that may be that a session was lost."""
+    while True:
+        try:
+            return ask()
+        except SessionLostError:
+            continue
+        except PsError as error:
+            return f"{type(error).__name__} {str(error).partition(', at')[0].partition(' since')[0]}"
 
 
 def given_up(rank: int, size: int) -> None:
@@ -213,16 +233,6 @@ def given_up(rank: int, size: int) -> None:
     rpc.barrier(timeout=SECONDS)
     tell(rank, rpc.rpc_sync("worker1", torch.add, args=(rank, 1), timeout=SECONDS))
     leave(rank, timeout=SECONDS)
-
-
-def refused(number: int) -> str:
-    """How the directory refuses what this process brings. At first this may hear that its session has ended."""
-    try:
-        return str(rpc.all_gather(f"refused {number}", ["worker0", "twice"], timeout=SECONDS))
-    except SessionLostError as error:
-        return refused(number) if "had given up this member, 'twice'" in str(error) else str(error)
-    except NameConflictError as error:
-        return str(error).partition(", at")[0]
 
 
 def lose(name: str) -> None:

@@ -17,7 +17,7 @@ from ps_wire.errors import (
     UnavailableError,
 )
 from ps_wire.v1.frames_pb2 import Request
-from ps_wire.v1.operations_pb2 import Member, RegisterReply, RegisterRequest
+from ps_wire.v1.operations_pb2 import LookupRequest, Member, RegisterReply, RegisterRequest
 from trainer_client.rpc.waiting import LOOK_SECONDS, Deadline, in_time, told
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Entry:
     """It is made again when the owner with the directory has lost it. `member` is as the directory describes it.
 
     `incarnations` are those of an owner with a data directory, newest first. If a later start of its state has taken
-    its place meanwhile, `replaced` is awaited.
+    its place meanwhile, or another program has joined under the name of this one, `replaced` is awaited.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Entry:
         self._replaced = replaced
         self._may_renumber = plan.rank is None
         self._deadline = Deadline(plan.seconds)
-        self._making = False
+        self._making = self._is_over = False
         self._returning: asyncio.Task[None] | None = None
         self._waits_for = f"the directory at {plan.directory or plan.file}"
 
@@ -180,7 +180,7 @@ class Entry:
 
     def _lost(self) -> None:
         """The directory's owner has ended the session, and with it the entry: enters again."""
-        if not self._making and (self._returning is None or self._returning.done()):
+        if not self._making and not self._is_over and (self._returning is None or self._returning.done()):
             work = self._return()
             self._returning = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
@@ -201,6 +201,8 @@ class Entry:
                 return
             except PsError as error:
                 _log.warning("%s is not in the directory at %s: %s", self.member.name, directory.address, error)
+                if isinstance(error, NameConflictError) and await self._has_successor(directory):
+                    return
                 if self._may_renumber and isinstance(error, NameConflictError):
                     # A directory that began anew has given the number to a newcomer.
                     self.plan = self.plan._replace(rank=None)
@@ -212,3 +214,18 @@ class Entry:
                 return
             await asyncio.sleep(delay)
             delay = min(2 * delay, _LONGEST_TRY_SECONDS)
+
+    async def _has_successor(self, directory: Session) -> bool:
+        """Whether another program has joined under the name of this one. This one must not answer for it then: members
+        that are still connected would go on with it, and others with its successor."""
+        if self.plan.is_owner or self._replaced is None:
+            return False
+        try:
+            there = await self._others.ask(directory, LookupRequest(name=self.member.name))
+        except PsError:
+            return False  # another has the number, or has left again
+        if there.address == self.member.address:
+            return False
+        self._is_over = True
+        await self._replaced(f"another process is {there.name!r} now, at {there.address}")
+        return True
