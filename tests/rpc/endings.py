@@ -221,6 +221,42 @@ def answer(ask: Callable[[], Any]) -> Any:
             return f"{type(error).__name__} {str(error).partition(', at')[0].partition(' since')[0]}"
 
 
+def told_of_the_lost(rank: int, size: int) -> None:
+    """A call of a member that is killed, and one of its successor, which does not end either."""
+    if rank == 1:
+        rpc.init_rpc("twice", directory=groups.published_directory(), allow=[s])
+        announce("first")
+        wait_for_news(99)
+    if rank == 2:
+        wait_for_news(0)
+        rpc.init_rpc("twice", directory=groups.published_directory(), allow=[s])
+        news(2)
+        process_that("leaving")
+        s.let_go("nothing")
+        rpc.shutdown(graceful=False)
+        return
+    rpc.init_rpc("worker0", directory="self")
+    groups.publish_directory(0)
+    first = process_that("first")
+    call = rpc.rpc_async("twice", s.wait_for, args=("nothing",))
+    rpc.rpc_sync("twice", s.begun, args=("nothing",))
+    os.kill(first, signal.SIGKILL)
+    lose("twice")
+    news(0)
+    wait_for_news(2)
+    try:
+        call.wait()
+    except SessionLostError as error:
+        tell(rank, str(error).partition("known. ")[2])
+    rest = rpc.rpc_async("twice", s.wait_for, args=("nothing",))
+    try:
+        rpc.shutdown(timeout=0.2)
+    except RuntimeError as error:
+        tell(rank, error)
+    announce("leaving")
+    tell(rank, rest.done())
+
+
 def given_up(rank: int, size: int) -> None:
     """The directory gives a member up that is there. It joins again by itself, and all meet and can call it."""
     joined(rank, size)

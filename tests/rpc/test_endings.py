@@ -79,6 +79,15 @@ def test_a_process_that_another_has_replaced_is_no_member_any_more(run: Run) -> 
     ]
 
 
+def test_errors_after_a_loss_say_what_a_member_can_do(run: Run) -> None:
+    assert run("told_of_the_lost", 3) == [
+        "0 True",
+        "0 What this process had there is gone, with all references to it: make it again, as with rpc.remote(…), and "
+        "repeat the pass in a new context",
+        "0 shutdown: calls of this process are not answered in time by twice",
+    ]
+
+
 def test_a_member_that_was_given_up_comes_back_to_a_group_that_began_as_a_whole(run: Run) -> None:
     assert run("given_up", 3) == [f"{rank} {said}" for rank in range(3) for said in ("left", f"tensor({rank + 1})")]
 

@@ -41,7 +41,7 @@ from trainer_client.rpc.numbers import Numbers, looked_up
 from trainer_client.rpc.options import UNSET, DeviceMaps
 from trainer_client.rpc.planning import Plan
 from trainer_client.rpc.static_entry import StaticEntry
-from trainer_client.rpc.waiting import Deadline, in_time, told
+from trainer_client.rpc.waiting import Deadline, in_time, told, unanswered
 from trainer_client.rpc.workers import WorkerInfo
 from trainer_client.transport.channels import UnaryRequests
 from trainer_client.transport.following import FollowingConnector
@@ -360,7 +360,7 @@ class Agent:
                     pending.wait(deadline())
                 except DeadlineExceededError:
                     if not pending.done():
-                        raise
+                        raise DeadlineExceededError(f"shutdown: {unanswered(outstanding)}") from None
                 except Exception:
                     _log.debug("a call failed, and its result was not awaited", exc_info=True)
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ps_wire.errors import DeadlineExceededError, PsError
+from trainer_client.session.in_flight import InFlightRequest
+
+if TYPE_CHECKING:
+    from trainer_client.pending import Pending
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +48,12 @@ class Deadline:
 
     def __str__(self) -> str:
         return "without a time limit" if self._at is None else f"for up to {self.left():.0f} s more"
+
+
+def unanswered(calls: Iterable[Pending[Any]]) -> str:
+    """Says which members have not answered some calls of this process."""
+    owners = sorted({each.session.owner for each in calls if isinstance(each, InFlightRequest) and not each.done()})
+    return f"calls of this process are not answered in time by {', '.join(owners) or 'other members'}"
 
 
 @asynccontextmanager

@@ -320,7 +320,7 @@ class Session:
         if self._welcome is not None and not welcome.resumed:
             self.losses, self.lost_pass = self.losses + 1, self.settings.last_pass()
             self.restarts += self._welcome.incarnation != welcome.incarnation
-            self.requests.lost(lost(self._welcome, welcome, self._was_at, self.address))
+            self.requests.lost(lost(self._welcome, welcome, self._was_at, self.address, self.settings.member))
             self.loop.call_soon(self._when_lost)
         self._welcome, self._was_at = welcome, self.address
         self.owner = welcome.owner
