@@ -314,6 +314,18 @@ def calls_one_that_never_joins(rank: int, size: int) -> None:
     rpc.shutdown()
 
 
+def calls_in_a_fork(rank: int, size: int) -> None:
+    rpc.init_rpc("worker0", directory="self")
+    if not (child := os.fork()):
+        try:
+            rpc.rpc_sync("worker0", torch.add, args=(1, 2), timeout=SECONDS)
+        except RuntimeError as error:
+            tell(rank, type(error).__name__, error)
+        os._exit(0)
+    os.waitpid(child, 0)
+    rpc.shutdown()
+
+
 def calls_one_that_has_left(rank: int, size: int) -> None:
     """The error is in the future, as with every call."""
     joined(rank, size)

@@ -12,7 +12,7 @@ from tests.rpc.in_turn import Run, runner
 LOST = "UnavailableError shutdown: worker1 was lost: its connection broke, and it did not come back"
 
 
-ALONE = ("never_there", "calls_one_that_never_joins")
+ALONE = ("never_there", "calls_one_that_never_joins", "calls_in_a_fork")
 IN_TWOS = ("calls_before_the_other_joins", "calls_one_that_has_left", "joins_again", "another_number")
 IN_THREES = ("others_leave", "keeper_leaves", "replaced", "given_up")
 
@@ -108,6 +108,11 @@ def test_a_call_does_not_wait_for_a_member_without_end(run: Run) -> None:
     assert lines == 3 * [
         "0 could not find destination: unknown member 'late': the group has no member 'late'; its members are: worker0"
     ]
+
+
+def test_a_call_in_a_fork_says_that_it_is_one(run: Run) -> None:
+    (line,) = run("calls_in_a_fork", 1)
+    assert line.startswith("0 ClosedError this client was opened by process"), line
 
 
 def test_a_call_of_a_member_that_has_left_fails_where_it_is_waited_for(run: Run) -> None:

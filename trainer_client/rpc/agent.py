@@ -21,8 +21,8 @@ from ps_wire.errors import (
     DeadlineExceededError,
     DrainingError,
     InvalidArgumentError,
-    PsError,
     UnavailableError,
+    UnknownNameError,
 )
 from ps_wire.numbers import check_timeout
 from ps_wire.runtime import tasks
@@ -253,8 +253,9 @@ class Agent:
     # Members
 
     def worker(self, who: str | int | WorkerInfo, seconds: float = 0.0) -> WorkerInfo:
-        """A member, by name or number. Raises `RuntimeError` if the directory has no such member, and
-        `DeadlineExceededError` if it does not answer within these seconds, or with 0 within the usual time."""
+        """A member, by name or number. Raises `RuntimeError` if the directory has no such member, another `PsError` if
+        it cannot be asked, and `DeadlineExceededError` if it does not answer within these seconds, or with 0 within the
+        usual time."""
         if isinstance(who, WorkerInfo):
             return who
         if not isinstance(who, (str, int)) or isinstance(who, bool):
@@ -281,9 +282,7 @@ class Agent:
         answer = looked_up(self.client.others, self.directory, who, self.name, seconds or self.patience, waits)
         try:
             member = Pending.run(self.loop, answer).wait()
-        except DeadlineExceededError:
-            raise
-        except PsError as error:
+        except UnknownNameError as error:
             raise RuntimeError(f"could not find destination: unknown member {who!r}: {error}") from error
         known = self._workers[member.name] = WorkerInfo(member.name, member.id)
         session = self.client.sessions.get(member.name)

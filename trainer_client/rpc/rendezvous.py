@@ -78,7 +78,7 @@ class Arrival:
 
     def __str__(self) -> str:
         """How long it will wait."""
-        if self._deadline.seconds or not self._absent_until.seconds:
+        if self._deadline.seconds or not self._absent_until.seconds or self._absent_until.over:
             return str(self._deadline)
         return f"{self._absent_until} for members that have not joined, and {self._deadline} for others"
 
