@@ -115,6 +115,11 @@ def split_groups(parameters: Iterable[Any]) -> tuple[Layout, RemoteGroups, list[
         if not members:
             raise InvalidArgumentError("a parameter group needs parameters, and got an empty list")
         _add_group(layout, remote, local, members, options)
+    if len({session.trainer for session in remote}) > 1:
+        raise InvalidArgumentError(
+            "the parameters belong to different clients; connect to all of their owners with one "
+            "connect(address, address, ...)"
+        )
     return layout, remote, local
 
 

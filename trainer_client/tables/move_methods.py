@@ -32,6 +32,7 @@ class MoveMethods:
 
     _tables: Tables
     _loop: asyncio.AbstractEventLoop
+    trainer: bytes
     table: Callable[..., Pending[Table]]
     session: Callable[[str], Session]
 
@@ -65,7 +66,7 @@ class MoveMethods:
             DeadlineExceededError: Passes went on for longer than the pause may last, all the time. Slots that were
                 moved before stay where they are.
             InvalidArgumentError: The optimizer of a table has a policy or a scheduler, and an owner would get its first
-                slots or lose its last.
+                slots or lose its last. Or a table was made by another client, whose owners may be others.
             NameConflictError: Something else has the name of the table on an owner.
             TooLargeError: An owner would have more rows than it may.
         """
@@ -152,7 +153,8 @@ class MoveMethods:
                 lost: `run` repeats them.
 
         Raises:
-            InvalidArgumentError: They cannot move; the message says why. Or an owner has no log.
+            InvalidArgumentError: They cannot move; the message says why. Or an owner has no log, or the handle was made
+                by another client.
             NameConflictError: The other owner has another object of such a name.
             DeadlineExceededError: The pause is too short; nothing has moved.
             UnknownNameError: There is no such object or owner.
@@ -168,6 +170,7 @@ class MoveMethods:
         (part, *others) = named_parts(target)
         if others:
             raise InvalidArgumentError(f"{target!r} is on several owners: move a module, and its part goes with that")
+        self._check_own(target, part.session)
         return await ObjectMove(part.session, other, [part.name], pause).run(patience)
 
     async def _moved(
@@ -179,6 +182,9 @@ class MoveMethods:
         patience: float,
     ) -> list[Moved]:
         chosen = listed(tables) if tables is not None else await self._all_tables(owners)
+        for each in chosen:
+            if not isinstance(each, str):
+                self._check_own(each, _session_of(each))
         made: list[Moved] = []
         failed: list[PsError] = []
         for each in chosen:
@@ -192,6 +198,14 @@ class MoveMethods:
             raise failed[0]
         return made
 
+    def _check_own(self, target: object, session: Session) -> None:
+        """What moves to owners of this client is on owners of this client: the names of others may be the same."""
+        if session.trainer != self.trainer:
+            raise InvalidArgumentError(
+                f"{target!r} was made by another client, and its owners may be others than those of this one: "
+                "move it with that client, or give its name"
+            )
+
     async def _all_tables(self, owners: Sequence[str] | None) -> list[str]:
         """Names of the tables of some owners, or of all that this client is connected to."""
         names: dict[str, None] = {}
@@ -201,3 +215,12 @@ class MoveMethods:
             status = await session.submit(request, None, lambda reply, _: reply.status)
             names.update((each.name, None) for each in status.tables)
         return sorted(names)
+
+
+def _session_of(given: object) -> Session:
+    """The session with one owner of a table. Raises `InvalidArgumentError` if this is none."""
+    shards = getattr(given, "shards", None)
+    if not isinstance(shards, dict):
+        raise InvalidArgumentError(f"what is moved between owners are tables, or their names, not {given!r}")
+    session: Session = next(iter(shards.values())).session
+    return session
