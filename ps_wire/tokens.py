@@ -41,6 +41,8 @@ def metadata_of(token: Token, namespace: str = "") -> Metadata:
             why = error.strerror if isinstance(error, OSError) else "it is no text"
             raise InvalidArgumentError(f"the token file {token} cannot be read: {why}") from None
         where = f"the file {token}"
+    elif not isinstance(token, str):
+        raise InvalidArgumentError(f"token= is a text, or the Path of a file, not a {type(token).__name__}")
     else:
         text, where = token.strip(), "token="
     if not text or len(text) > _LONGEST or not (text.isascii() and text.isprintable()) or " " in text:

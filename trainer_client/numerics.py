@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
 
 from ps_wire.codec import dtypes
 from ps_wire.numerics.autocast import Autocasts
-from ps_wire.numerics.seeds import Seeds, of_torch
+from ps_wire.numerics.seeds import Seeds, of_torch, whole
 from ps_wire.runtime.scopes import current_scope
 
 
@@ -19,7 +18,7 @@ class Seeding:
 
     def begin(self, seed: int | None) -> None:
         """Starts to count from one again, with a new seed, an integer; None for calls without seeds."""
-        self.seeds = None if seed is None else Seeds(index(seed))
+        self.seeds = None if seed is None else Seeds(whole(seed))
 
     def next(self, of_context: Seeds | None) -> int | None:
         """The seed of the next call, from the seeds of the context that it is made in, if any; None without a seed."""
@@ -32,7 +31,8 @@ class Seeding:
 
 def write_numerics(request: Any, seed: int | None = None) -> None:
     """Writes the numerics of a call or backward into its request, which has a field `numerics`. Need not be called
-    without a seed and outside of autocast regions (`is_active`). Raises `TypeError` if the seed is no integer."""
+    without a seed and outside of autocast regions (`is_active`). Raises `InvalidArgumentError` if the seed is no
+    integer."""
     for each in Autocasts.current().regions:
         request.numerics.autocast.add(device=each.device, dtype=dtypes.to_wire(each.dtype))
     if seed is not None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 from itertools import count
 from operator import index
-from typing import Final
+from typing import Any, Final
+
+from ps_wire.errors import InvalidArgumentError
+from ps_wire.shown import shown
 
 _BITS: Final = 1 << 64
 _CALLS: Final = 0
@@ -14,8 +17,17 @@ _BACKWARD: Final = 2
 
 
 def of_torch(seed: int) -> int:
-    """The seed of 64 bits that `torch.manual_seed` takes a number for: negative ones count from the end."""
-    return index(seed) % _BITS
+    """The seed of 64 bits that `torch.manual_seed` takes a number for: negative ones count from the end. Raises
+    `InvalidArgumentError` if it is no whole number."""
+    return whole(seed) % _BITS
+
+
+def whole(seed: Any) -> int:
+    """A seed, also of numpy or torch, as an integer of Python. Raises `InvalidArgumentError` if it is none."""
+    try:
+        return index(seed)
+    except TypeError:
+        raise InvalidArgumentError(f"a seed is a whole number, not {shown(seed)}") from None
 
 
 def derived(seed: int, *path: int) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.runtime.failures import caller
+from ps_wire.shown import shown
 from ps_wire.tls import TLS
 from ps_wire.tokens import metadata_of, of_variables
 from trainer_client.client.blocking import BlockingClient
@@ -176,7 +177,7 @@ def connect(
 
     Raises:
         InvalidArgumentError: No address was given, or one that is not host:port; or a name was given twice, or none
-            with a function; or this program is not connected to Ray.
+            with a function; or another argument is of a wrong type; or this program is not connected to Ray.
         UnavailableError: When entered: an owner cannot be reached in time, the group has none in time, or this process
             is a fork of one that has used gRPC.
         UnauthenticatedError: When entered: an owner asks for a token or a certificate, and has got none that it knows.
@@ -184,21 +185,39 @@ def connect(
     """
     tls, token = tls or TLS.of_variables(), token or of_variables()
     metadata_of(token)
-    settings = Settings(timeout, connect_timeout, reconnect_timeout, shared_memory, direct, on_state=on_state, tls=tls)
-    settings.token, settings.namespace = token, namespace or os.environ.get("PS_NAMESPACE", "")
+    settings = Settings(
+        timeout,
+        connect_timeout,
+        reconnect_timeout,
+        shared_memory,
+        direct,
+        on_state=on_state,
+        tls=tls,
+        token=token,
+        namespace=namespace or os.environ.get("PS_NAMESPACE", ""),
+    )
     settings.seeding.begin(seed)
     if directory:
         names = _checked(owners)
         if (there := on_ray(directory)) is not None:
             return Connecting((), settings, names, there)
         if not callable(directory):
-            candidates = Candidates([directory] if isinstance(directory, str) else directory)
+            candidates = Candidates(_listed(directory))
             return Connecting((), settings, names, candidates)
         if not names:
             raise InvalidArgumentError("with a function as directory=, connect() needs the names of the owners")
         return Connecting((), settings, names, directory)
     owners = owners or _addresses_of_variable()
     return Connecting([_connector(each, tls, token) for each in owners], settings)
+
+
+def _listed(directory: str | Sequence[str]) -> Sequence[str]:
+    addresses = [directory] if isinstance(directory, str) else directory
+    if not isinstance(addresses, Sequence) or not all(isinstance(each, str) for each in addresses):
+        raise InvalidArgumentError(
+            f"directory= is the address of an owner, several in a list, or a function, not {shown(directory)}"
+        )
+    return addresses
 
 
 def _connector(owner: str | Connector, tls: TLS | None, token: str | Path | None) -> Connector:

@@ -6,7 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ps_wire import tracing
+from ps_wire.arguments import check_text
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.numbers import check_seconds, check_timeout
+from ps_wire.shown import shown
+from ps_wire.tls import TLS
 from trainer_client.numerics import Seeding
 from trainer_client.pending import DEFAULT
 from trainer_client.profiling.members import Members, Numbered
@@ -16,7 +20,6 @@ from trainer_client.session.runs import Runs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ps_wire.tls import TLS
     from ps_wire.tokens import Token
     from ps_wire.tracing import Tracing
     from trainer_client.session.presence import OnState
@@ -53,6 +56,11 @@ class Settings:
         check_timeout(self.timeout)
         check_seconds("connect_timeout", self.connect_timeout)
         check_seconds("reconnect_timeout", self.reconnect_timeout)
+        check_text("namespace", self.namespace)
+        if self.tls is not None and not isinstance(self.tls, TLS):
+            raise InvalidArgumentError(f"tls is tc.TLS(ca=…, cert=…, key=…), not {shown(self.tls)}")
+        if self.on_state is not None and not callable(self.on_state):
+            raise InvalidArgumentError(f"on_state is a function that takes a state, not {shown(self.on_state)}")
 
     def seconds(self, timeout: float | None) -> float | None:
         """The timeout of a call: the default in the place of `DEFAULT`. `InvalidArgumentError` if it is no time."""
