@@ -6,6 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ps_wire.arguments import check_flag, check_text
 from ps_wire.codec.names import name_of
 from ps_wire.codec.payload import PayloadReader, PayloadWriter
 from ps_wire.codec.sources import own_fingerprint
@@ -43,6 +44,8 @@ def create(
     replace: bool = False,
 ) -> Pending[Any]:
     """Makes an object on an owner, or attaches to that of the name; gives a handle. Arguments as in `Client.module`."""
+    check_text("name", name)
+    check_flag("replace", replace)
     payload = PayloadWriter()
     context = current_context()
     handles: list[RRef] = []

@@ -8,6 +8,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from ps_wire.arguments import check_text
 from ps_wire.close_names import hint
 from ps_wire.errors import InvalidArgumentError, UnknownNameError
 from ps_wire.runtime import forks
@@ -144,6 +145,7 @@ class Sessions:
 
     def of(self, owner: str) -> Session:
         """The session with an owner; with the first one, if the name is empty. Raises `UnknownNameError` if none."""
+        check_text("the name of an owner", owner)
         owner = owner or next(iter(self.by_owner if self.group is None else self.group.owners))
         try:
             return self.by_owner[owner]
@@ -162,6 +164,8 @@ class Sessions:
     async def all_of(self, owners: Iterable[str]) -> list[Session]:
         """The sessions with several owners. In a group, unknown ones are looked for among those that have joined."""
         owners = list(owners)
+        for each in owners:
+            check_text("the name of an owner", each)
         if self.group is not None and not self.by_owner.keys() >= set(owners):
             await self.group.find()
         return [self.of(each) for each in owners]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import optim
 from torch.optim import lr_scheduler
 
+from ps_wire.arguments import check_flag, check_text
 from ps_wire.errors import InvalidArgumentError
 from trainer_client.pending import Pending
 from trainer_client.replicas import local_steps
@@ -104,6 +105,8 @@ class TrainingMethods:
             SessionLostError: One of several owners has an older state than the others know of; raised once.
             PsError: An owner failed; the parts that other owners have made stay there if they have names.
         """
+        check_text("name", name)
+        check_flag("replace", replace)
         own: Any = cls  # checked to be there where there are parameters
         make = partial(self._makers.optimizer, own, options=options, name=name, reads=reads)
         make = partial(make, non_finite=non_finite, policy=policy, replace=replace)
@@ -182,6 +185,8 @@ class TrainingMethods:
             UnknownNameError: It is asked for by its name, and there is none, or some of its owners are not those of
                 this client.
         """
+        check_text("name", name)
+        check_flag("replace", replace)
         if optimizer is None or cls is None:
             _check_by_name("scheduler", name, cls or optimizer, [*kwargs, *(["replace"] if replace else [])])
             return Pending.run(self._loop, self._found_scheduler(name))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import torch
 
+from ps_wire.arguments import check_flag, check_text
 from ps_wire.close_names import hint
 from ps_wire.errors import PsError, UnknownNameError
 from ps_wire.numbers import check_timeout
@@ -125,6 +126,7 @@ class RemoteObject(RRef):
             UnknownNameError: The object has no such parameter.
         """
         assert self._reference is not None
+        check_text("the name of a parameter", name)
         for info in self._info.parameters:
             if info.name == name:
                 return RemoteParameter.of(self.session, self.ref, self._reference, info, self._info)
@@ -168,6 +170,7 @@ class RemoteObject(RRef):
         keep: bool,
         encode: Encode | None = None,
     ) -> Pending[Any]:
+        check_text('the name of a method, as in net.remote("forward", x),', method)
         try:
             return calls.call(self.session, self, method, args, kwargs, self._options, keep=keep, encode=encode)
         except PsError as error:
@@ -252,6 +255,7 @@ class RemoteModule(RemoteObject):
 
     def train(self, mode: bool = True) -> Self:
         """Sets the mode of calls through this handle: training mode, or evaluation mode if `mode` is false."""
+        check_flag("mode", mode)
         self.training = mode
         return self
 

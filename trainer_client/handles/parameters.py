@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 import torch
 
+from ps_wire.arguments import check_flag
 from ps_wire.codec import dtypes
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.v1.frames_pb2 import Request
@@ -43,6 +44,7 @@ class Freezable(Protocol):
 
 def set_requires_grad(handles: Sequence[Freezable], requires_grad: bool, result: T) -> Pending[T]:
     """Freezes or unfreezes parameters of one owner, all or none; then gives `result`."""
+    check_flag("requires_grad", requires_grad)
     targets = [handle.ref.to_message() for handle in handles]
     request = Request(set_requires_grad=SetRequiresGradRequest(targets=targets, requires_grad=requires_grad))
 

@@ -49,7 +49,8 @@ async def create(
     """Makes the parts of an optimizer on the owners of its parameters; arguments as for `Client.optimizer`. With
     `replace`, parts of an optimizer of that name that was made with something else are replaced, on all owners. Without
     `joins`, this trainer takes part in the rounds of a policy with its first step, and not from now on."""
-    if reads not in READS or non_finite not in _NON_FINITE:
+    # In lists, because what has no hash is refused, too.
+    if reads not in list(READS) or non_finite not in list(_NON_FINITE):
         raise InvalidArgumentError(f"reads is one of {list(READS)} and non_finite one of {list(_NON_FINITE)}")
     if policy is not None:
         policies.check(policy)

@@ -235,7 +235,7 @@ class Exchange:
 
 def known_reads(reads: str) -> pb.Reads:
     """How consistent a pull is, as messages have it. Raises `InvalidArgumentError` if there is no such kind."""
-    if reads not in READS:
+    if reads not in list(READS):
         raise InvalidArgumentError(f"reads are 'consistent' or 'inconsistent', not {reads!r}")
     return READS[reads]
 
