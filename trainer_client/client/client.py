@@ -24,7 +24,7 @@ from trainer_client.collectives.communicator import Communicator, join
 from trainer_client.graph.current import Openings
 from trainer_client.handles.calls import CallOptions, call
 from trainer_client.handles.named import named_parts
-from trainer_client.handles.parameters import RemoteParameter, set_everywhere
+from trainer_client.handles.parameters import RemoteParameter, freezable, set_everywhere
 from trainer_client.handles.references import RRef
 from trainer_client.optimizers import attaching, creation, scheduler
 from trainer_client.pending import DEFAULT, Joined, Pending
@@ -236,20 +236,22 @@ class Client(PassMethods, Connected, TableMethods, TrainingMethods, DurabilityMe
         return Joined(self._loop, deleting, noop, "delete")
 
     def requires_grad_(
-        self, handles: Iterable[RemoteModule | RemoteParameter], requires_grad: bool = True
+        self,
+        handles: RemoteModule | RemoteParameter | Iterable[RemoteModule | RemoteParameter],
+        requires_grad: bool = True,
     ) -> Pending[None]:
         """Freezes or unfreezes parameters, for all trainers and for calls that begin later.
 
         On each owner either all of them are changed or none. If one owner raises, others may have been changed.
 
         Args:
-            handles: Handles of parameters, or of modules for all of their parameters.
+            handles: Handles of parameters, or of modules for all of their parameters; or one.
             requires_grad: Whether they are trained.
 
         Raises:
             InvalidArgumentError: A parameter holds integers, which cannot be trained.
         """
-        return Pending.run(self._loop, set_everywhere(list(handles), requires_grad))
+        return Pending.run(self._loop, set_everywhere(freezable(handles), requires_grad))
 
     def replicas(self, module: nn.Module, *, overlap: int = 0) -> Replicas:
         """A local module with replicas inside, for one optimizer that steps all of them; see `Replicas`."""

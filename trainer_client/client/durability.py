@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import DurableRequest
+from trainer_client.handles.listed import listed
 from trainer_client.optimizers.results import all_of
 from trainer_client.pending import DEFAULT, Pending
 
@@ -23,7 +24,7 @@ class DurabilityMethods:
     _sessions: Sessions
     _loop: asyncio.AbstractEventLoop
 
-    def durable(self, owners: Iterable[str] | None = None, *, timeout: float | None = DEFAULT) -> Pending[None]:
+    def durable(self, owners: str | Iterable[str] | None = None, *, timeout: float | None = DEFAULT) -> Pending[None]:
         """Waits until everything that owners have told this trainer so far is on their disks.
 
         That is what they have acknowledged and what this trainer has read, also of what others have changed. With
@@ -31,7 +32,7 @@ class DurabilityMethods:
         meanwhile share a sync. With `always` there is hardly anything to wait for.
 
         Args:
-            owners: Names of the owners; None for all that this client is connected to.
+            owners: Names of the owners, or one; None for all that this client is connected to.
             timeout: Seconds this may take; None is no limit.
 
         Raises:
@@ -42,7 +43,7 @@ class DurabilityMethods:
             UnknownNameError: This client is not connected to an owner of that name.
         """
         by_owner = self._sessions.by_owner
-        sessions = list(by_owner.values()) if owners is None else [self._sessions.of(each) for each in owners]
+        sessions = list(by_owner.values()) if owners is None else [self._sessions.of(each) for each in listed(owners)]
         asked = {each.owner: _asked(each, timeout) for each in sessions}
 
         async def wait() -> None:

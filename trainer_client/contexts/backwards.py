@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
 from contextvars import copy_context
@@ -12,12 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
+from torch.autograd.graph import GradientEdge
 
-from ps_wire.errors import CancelledCallError, ClosedError
+from ps_wire.errors import CancelledCallError, ClosedError, InvalidArgumentError
 from ps_wire.numerics.autocast import NONE, Autocasts
 from ps_wire.runtime import forks
 from ps_wire.runtime.failures import Failure, Origin, failure_of, told
 from ps_wire.runtime.threads import BLOCKING
+from ps_wire.shown import shown
 from trainer_client.endings import first_failure, wait_here
 from trainer_client.graph.engine import propagate, propagate_from
 from trainer_client.graph.leaves import LocalGradients, borrowed_grads, grads_of, reservations
@@ -45,6 +47,15 @@ class Start(NamedTuple):
     retain_graph: bool
     closing: Closing | None = None
     behind: Sequence[Pending[Any]] = ()
+
+
+def roots_of(roots: Any) -> tuple[torch.Tensor, ...]:
+    """The roots of a backward. Raises `InvalidArgumentError` if they are no tensors."""
+    given = (roots,) if isinstance(roots, torch.Tensor) or not isinstance(roots, Iterable) else tuple(roots)
+    for each in given:
+        if not isinstance(each, (torch.Tensor, GradientEdge)):
+            raise InvalidArgumentError(f"backward() takes a tensor, usually the loss, or several, not {shown(each)}")
+    return given
 
 
 class Queue:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import Context as Variables
 from itertools import chain, zip_longest
@@ -140,7 +140,8 @@ class Closing:
         reduce: Reductions = "mean",
     ) -> None:
         self._single = isinstance(step, Stepping)
-        self._optimizers: Sequence[Any] = (step,) if isinstance(step, Stepping) else tuple(step)
+        is_one = self._single or not isinstance(step, Iterable)
+        self._optimizers: Sequence[Any] = (step,) if is_one else tuple(step)  # type: ignore[arg-type]
         self._context = context
         self._ends = ends
         self._parts: list[Part] = []

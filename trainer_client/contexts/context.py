@@ -12,14 +12,14 @@ import torch
 
 from ps_wire.errors import ContextEndedError, InvalidArgumentError
 from ps_wire.runtime.failures import PassFailures
-from trainer_client.contexts.backwards import Backwards, Start
+from trainer_client.contexts.backwards import Backwards, Start, roots_of
 from trainer_client.contexts.block import Block, PassSpan, after, end_freed, tell_end, tell_untrained
 from trainer_client.contexts.closing import Closing, Part, Stepping
-from trainer_client.contexts.gradients import clip, gradients
+from trainer_client.contexts.gradients import check_norms, clip, gradients
 from trainer_client.graph.current import Openings, current_context, entered
 from trainer_client.graph.nodes import ROOT, WayBack
 from trainer_client.graph.recorder import RecordedCall, RecordingPass, Reserved, token_of
-from trainer_client.handles.parameters import RemoteParameter, as_list
+from trainer_client.handles.parameters import RemoteParameter, some_parameters
 from trainer_client.pending import Pending
 from trainer_client.session.losses import lost_part
 from trainer_client.session.step_mistakes import without_step
@@ -200,7 +200,7 @@ class Context(Block):
                 that other owners have added stay; nothing has stepped. A step raises as `DistributedOptimizer.step`.
             RuntimeError: Torch raised it, as in a local backward.
         """
-        roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
+        roots = roots_of(roots)
         closing = None
         if step is not None:
             closing = Closing(self, step, not retain_graph, values, reduce)
@@ -221,7 +221,7 @@ class Context(Block):
         reduce: Reductions = "mean",
     ) -> Any:
         """Like `backward`, in this thread, which must not be that of the client's event loop."""
-        roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
+        roots = roots_of(roots)
         if values and step is None:
             raise without_step()
         closing = None if step is None else Closing(self, step, not retain_graph, values, reduce)
@@ -298,10 +298,9 @@ class Context(Block):
             InvalidArgumentError: `max_norm` or `norm_type` is not positive.
             PsError, RuntimeError: A backward, clipping or unscaling that was begun before has failed.
         """
-        parameters = as_list(parameters)
+        parameters = some_parameters("clip_grad_norm()", parameters)
         self.check(*(each.session for each in parameters if not isinstance(each, torch.Tensor)))
-        if not (max_norm > 0 and norm_type > 0):
-            raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm} and {norm_type}")
+        check_norms(max_norm, norm_type)
         return self.change_gradients(clip(self.message, self.local, parameters, max_norm, norm_type, self._sessions))
 
     def behind_backwards(self, work: Coroutine[Any, Any, T]) -> Pending[T]:

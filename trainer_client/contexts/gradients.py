@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ps_wire.codec.values import Decoder
+from ps_wire.errors import InvalidArgumentError
 from ps_wire.refs import Ref
 from ps_wire.runtime.noop import noop
 from ps_wire.v1.frames_pb2 import Reply, Request
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 _SMALL = 1e-6
 """Torch adds this to the norm before it divides; added here, too, so that results are equal."""
+
+_NUMBERS: Final[Any] = (Real, torch.Tensor)
+"""What a norm may be: a number, also of numpy, or a tensor with one."""
 
 
 async def gradients(
@@ -53,6 +58,12 @@ def _read(reply: Reply, payload: PayloadReader) -> tuple[list[tuple[Ref, torch.T
     tensors = Decoder(payload).decode(reply.gradients.gradients)
     refs = map(Ref.from_message, reply.gradients.parameters)
     return list(zip(refs, tensors, strict=True)), list(reply.gradients.others)
+
+
+def check_norms(max_norm: Any, norm_type: Any) -> None:
+    """Raises `InvalidArgumentError` if the norm to clip to, or its exponent, is no positive number."""
+    if not all(isinstance(each, _NUMBERS) and each > 0 for each in (max_norm, norm_type)):
+        raise InvalidArgumentError(f"max_norm and norm_type must be positive, not {max_norm!r} and {norm_type!r}")
 
 
 async def clip(

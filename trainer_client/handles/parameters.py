@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar
 
 import torch
@@ -10,9 +10,11 @@ import torch
 from ps_wire.arguments import check_flag
 from ps_wire.codec import dtypes
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.shown import shown
 from ps_wire.v1.frames_pb2 import Request
 from ps_wire.v1.operations_pb2 import ParameterInfo, SetRequiresGradRequest
 from trainer_client.handles import hints
+from trainer_client.handles.listed import listed
 from trainer_client.handles.references import Reference, RRef
 from trainer_client.pending import Pending
 
@@ -218,3 +220,23 @@ def as_list(parameters: Any) -> list[Any]:
     """Parameters as a list; of a single handle or tensor, too, as functions of torch take one."""
     is_single = isinstance(parameters, torch.Tensor) or (isinstance(parameters, RRef) and parameters.may_be_parameter)
     return [parameters] if is_single else list(parameters)
+
+
+def some_parameters(function: str, parameters: Any) -> list[Any]:
+    """The same. Raises `InvalidArgumentError` if they are no parameters; `function` is given them."""
+    given = as_list(parameters) if isinstance(parameters, (RRef, torch.Tensor, Iterable)) else [parameters]
+    for each in given:
+        if not isinstance(each, torch.Tensor) and not (isinstance(each, RRef) and each.may_be_parameter):
+            raise InvalidArgumentError(
+                f"{function} takes parameters, such as net.parameters(), and local tensors, not {shown(each)}"
+            )
+    return given
+
+
+def freezable(handles: Any) -> list[Freezable]:
+    """Handles of parameters and modules as a list, also of a single one. Raises `InvalidArgumentError` for others."""
+    given = listed(handles)
+    for each in given:
+        if not hasattr(each, "note_requires_grad"):
+            raise InvalidArgumentError(f"requires_grad_() takes handles of modules and parameters, not {shown(each)}")
+    return given

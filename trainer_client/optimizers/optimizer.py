@@ -26,7 +26,7 @@ from trainer_client.optimizers.results import all_here, all_of
 from trainer_client.optimizers.scaling import Scaled, Work
 from trainer_client.optimizers.states import OptimizerParts
 from trainer_client.pending import Joined, Pending
-from trainer_client.session.step_mistakes import warn_of_another, without_context
+from trainer_client.session.step_mistakes import check_scaler, check_unscale, warn_of_another, without_context
 
 if TYPE_CHECKING:
     from trainer_client.contexts.context import Context
@@ -141,6 +141,7 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
         """
         if context is None or not isinstance(getattr(context, "id", None), ContextId):
             raise without_context()
+        check_scaler(scaler)
         if self in context.steps:
             warn_of_another(context, self)
         sent = self.report(values, reduce)
@@ -248,6 +249,7 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
         """Like `step`, in this thread, which must not be that of the client's event loop; raises as that."""
         if context is None or not isinstance(getattr(context, "id", None), ContextId):
             raise without_context(waits=True)
+        check_scaler(scaler)
         if self in context.steps:
             warn_of_another(context, self)
         sent = self.report(values, reduce)
@@ -296,6 +298,7 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
             RuntimeError: The scaler has unscaled since its last update.
             PsError, RuntimeError: A backward, clipping or unscaling that was begun before has failed.
         """
+        check_unscale(context, scaler)
         self.check_pass(context)
         if not scaler.is_enabled():
             return Pending.run(self._loop, asyncio.sleep(0))

@@ -10,6 +10,7 @@ from torch import nn, optim
 from ps_wire.compression.choice import Compress, choice_of
 from ps_wire.compression.error_feedback import ErrorFeedback
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.shown import shown
 from trainer_client.pending import Joined, Pending
 from trainer_client.replicas.exchange import Exchange, Reads, known_reads
 from trainer_client.replicas.local_steps import LocalSteps
@@ -149,6 +150,11 @@ class Replicas(Pushing):
     """
 
     def __init__(self, module: nn.Module, open_context: Callable[[Run | None], OpenPass], overlap: int) -> None:
+        if not isinstance(module, nn.Module):
+            raise InvalidArgumentError(
+                "replicas() takes a module of torch with replicas inside, as nn.Sequential(first, second), "
+                f"not {shown(module)}"
+            )
         replicas = [each for each in module.modules() if isinstance(each, Replica)]
         if not replicas:
             raise InvalidArgumentError("there is no replica in this module; `await net.replica()` makes one")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import torch
+
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import ContextId
 from ps_wire.runtime.failures import caller_level
+from ps_wire.shown import shown
 
 if TYPE_CHECKING:
     from trainer_client.pending import Pending
@@ -32,6 +36,20 @@ def without_context(waits: bool = False) -> InvalidArgumentError:
     if not waits:
         shown = "async with ps.context() as ctx: … await opt.step(ctx)"
     return InvalidArgumentError(f"step() takes the context of the pass: `{shown}`")
+
+
+def check_scaler(scaler: object) -> None:
+    """Raises `InvalidArgumentError` if what a step was given for a scaler is neither that nor None."""
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        raise InvalidArgumentError(f"step() takes a torch.amp.GradScaler behind the context, not {shown(scaler)}")
+
+
+def check_unscale(context: object, scaler: object) -> None:
+    """The same for what is unscaled: the gradients of a context, by a scaler."""
+    if not isinstance(getattr(context, "id", None), ContextId) or not isinstance(scaler, torch.amp.GradScaler):
+        raise InvalidArgumentError(
+            "unscale() takes the context of the pass and the torch.amp.GradScaler of the loss: opt.unscale(ctx, scaler)"
+        )
 
 
 def without_step() -> InvalidArgumentError:

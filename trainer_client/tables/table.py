@@ -12,6 +12,7 @@ import torch
 from ps_wire.codec.dtypes import to_wire
 from ps_wire.errors import InvalidArgumentError, PsError
 from ps_wire.runtime.noop import noop
+from ps_wire.shown import shown
 from ps_wire.tables.names import ROWS
 from ps_wire.tables.queries import bags_query, rows_query
 from ps_wire.v1.frames_pb2 import Request
@@ -236,7 +237,12 @@ async def undo(made: Iterable[RemoteObject | BaseException]) -> None:
 
 
 def split(listed: Iterable[Any]) -> tuple[list[Table], list[Any]]:
-    """The tables among parameters and groups of parameters, and the rest. Refuses a table in a group."""
+    """The tables among parameters and groups of parameters, and the rest. Refuses a table in a group, and no list."""
+    if isinstance(listed, torch.Tensor) or not isinstance(listed, Iterable):
+        raise InvalidArgumentError(
+            "an optimizer takes a list of parameters, such as net.parameters(), or of groups of them, "
+            f"not {shown(listed)}"
+        )
     tables, rest = [], []
     for each in listed:
         if isinstance(each, Table):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import torch
@@ -54,7 +54,11 @@ class TableSpec(NamedTuple):
         """Checks what does not need an owner."""
         if not isinstance(self.name, str) or not self.name:
             raise InvalidArgumentError(f"the name of a table is a text, not {_told(self.name)}")
-        if isinstance(self.owners, str) or not all(isinstance(each, str) for each in self.owners or ()):
+        if self.owners is not None and (
+            not isinstance(self.owners, Collection)
+            or isinstance(self.owners, (str, bytes, torch.Tensor))
+            or not all(isinstance(each, str) for each in self.owners)
+        ):
             raise InvalidArgumentError(f'owners= is a list of names, such as ["ps0", "ps1"], not {self.owners!r}')
         _check("optimizer", self.optimizer, options.RowOptimizer)
         _check("init", self.init, options.Initialisation)

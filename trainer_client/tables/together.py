@@ -22,7 +22,7 @@ from trainer_client.optimizers.replies import Answered, ReportedValues, all_answ
 from trainer_client.optimizers.results import all_of, one_by_one
 from trainer_client.optimizers.scaling import PushScaling, Scaled, Work
 from trainer_client.pending import Pending
-from trainer_client.session.step_mistakes import warn_of_another, without_context
+from trainer_client.session.step_mistakes import check_scaler, check_unscale, warn_of_another, without_context
 from trainer_client.session.stepped import Stepped
 from trainer_client.tables.schedules import check_states
 
@@ -124,6 +124,7 @@ class OptimizerWithTables(Stepping, PushScaling):
         """
         if context is None or not isinstance(getattr(context, "id", None), ContextId):
             raise without_context()
+        check_scaler(scaler)
         if self in context.steps:
             warn_of_another(context, self)
         stepping = context.behind_backwards(self._begin(context, scaler, self.report(values, reduce)))
@@ -146,6 +147,7 @@ class OptimizerWithTables(Stepping, PushScaling):
 
     def unscale(self, context: Context, scaler: torch.amp.GradScaler) -> Pending[None]:
         """Divides the gradients of a context by the scaler's scale, as `DistributedOptimizer.unscale`."""
+        check_unscale(context, scaler)
         if not scaler.is_enabled():
             return Pending.run(self._loop, asyncio.sleep(0))
         return context.change_gradients(BLOCKING.run(self.scaled.unscale, self._work(context, scaler, {}), scaler))
