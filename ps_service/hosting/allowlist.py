@@ -113,10 +113,11 @@ class AllowList:
 
     def warn(self) -> None:
         """Logs which classes have methods marked `@remote` and can be made by nobody, because they are not marked
-        `@hosted`. Those that listed classes derive from need no mark."""
+        `@hosted`. Those that listed classes derive from need no mark, nor do those whose methods are listed alone."""
         listed = (*self._classes.values(), *self._optimizers.values(), *self._schedulers.values())
         for cls in dict.fromkeys(self._half_marked.values()):
-            if not any(issubclass(each, cls) for each in listed):
+            methods = {f"{full_name(cls)}.{name}" for name, value in vars(cls).items() if _is_marked(value)}
+            if not any(issubclass(each, cls) for each in listed) and not methods <= self._functions.keys():
                 _log.warning("class %s %s: trainers cannot make it", full_name(cls), _MISSING)
 
     def function(self, name: str) -> Callable[..., Any]:
@@ -224,11 +225,12 @@ def _is_offered(value: Any) -> bool:
 
 def _is_half_marked(value: Any) -> bool:
     """Whether it is a class with methods marked `@remote` that is not marked itself."""
-    return (
-        inspect.isclass(value)
-        and not _is_offered(value)
-        and any(is_remote(getattr(each, "__func__", each)) for each in vars(value).values())
-    )
+    return inspect.isclass(value) and not _is_offered(value) and any(map(_is_marked, vars(value).values()))
+
+
+def _is_marked(attribute: Any) -> bool:
+    """Whether an attribute of a class is a method that is marked `@remote`."""
+    return is_remote(getattr(attribute, "__func__", attribute))
 
 
 def _imported(name: str) -> ModuleType:
