@@ -203,6 +203,8 @@ def _refusal(name: str) -> Any:
 
 def _placed(remote_device: str) -> tuple[str | int, str]:
     """The member of a `remote_device` such as `ps/cpu` or `rank:0/cuda:1`, and its device, which is checked."""
+    if not isinstance(remote_device, str):
+        raise ValueError(f"{remote_device!r} names no member; say 'ps' or 'ps/cpu'")
     name, _, device = remote_device.partition("/")
     name = name.removeprefix("rank:")
     if not name:

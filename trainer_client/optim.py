@@ -29,11 +29,17 @@ class DistributedOptimizer:
 
     Raises:
         InvalidArgumentError: The class refuses the arguments, or a parameter is neither a reference nor a tensor.
+        TypeError: The parameters are in no list.
     """
 
     def __init__(
         self, optimizer_class: type[torch.optim.Optimizer], params_rref: Iterable[Any], *args: Any, **kwargs: Any
     ) -> None:
+        if isinstance(params_rref, torch.Tensor) or not isinstance(params_rref, Iterable):
+            raise TypeError(
+                "params_rref must be a list of references to parameters and tensors, or of groups of them, "
+                f"not a {type(params_rref).__name__}"
+            )
         options = {**_named(optimizer_class, args), **kwargs}
         parameters = [_group(each) if isinstance(each, Mapping) else _parameter(each) for each in params_rref]
         creating = creation.create(optimizer_class, parameters, options, "", "consistent", "apply")
@@ -95,7 +101,8 @@ def _group(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameters(parameters: Any) -> list[torch.Tensor | Handle]:
     """What an optimizer takes for several, or for one that is in no list."""
-    several = [parameters] if isinstance(parameters, (RRef, Handle, torch.Tensor)) else parameters
+    is_one = isinstance(parameters, (RRef, Handle, torch.Tensor)) or not isinstance(parameters, Iterable)
+    several = [parameters] if is_one else parameters
     return [_parameter(each) for each in several]
 
 

@@ -236,7 +236,7 @@ def wait_all(futures: Iterable[torch._C.Future[Any]], timeout: float | None = No
         DeadlineExceededError: Not all of them were done in time.
         Exception: The error of the future that failed first. The others go on.
     """
-    listed = list(futures)
+    listed = _listed(futures)
     ours = [each for each in listed if isinstance(each, Future)]
     for future in ours:
         future._readers.append(None)
@@ -253,8 +253,15 @@ def collect_all(futures: Iterable[torch._C.Future[Any]]) -> Future[list[Any]]:
 
     Waiting for it raises the error of the future that failed first.
     """
-    listed = list(futures)
+    listed = _listed(futures)
     return Future(_all_done(listed), lambda _: listed)
+
+
+def _listed(futures: Any) -> list[torch._C.Future[Any]]:
+    listed: list[Any] = list(futures) if isinstance(futures, Iterable) else [None]
+    if not all(isinstance(each, torch._C.Future) for each in listed):
+        raise TypeError("incompatible function arguments: futures must be a list of futures, as rpc_async() gives them")
+    return listed
 
 
 def _all_done(futures: Sequence[torch._C.Future[Any]]) -> Pending[None]:

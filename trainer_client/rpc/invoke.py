@@ -56,6 +56,7 @@ def rpc_sync(
         UnavailableError: The member could not be reached in time.
         RuntimeError: There is no such member. In an open group, one that is given by name is waited for, as long as the
             call may take, and at most as long as `init_rpc` was allowed to wait.
+        TypeError: `func` is no function, `args` no tuple or list, or `kwargs` no dict.
     """
     return wrapped(_call(to, func, args, kwargs, timeout, "sync").wait())
 
@@ -124,6 +125,14 @@ def set_rpc_timeout(seconds: float) -> None:
     settings.timeout = seconds or None
 
 
+def _check_arguments(args: Any, kwargs: Any) -> None:
+    """A text or a tensor can be iterated over, too, and would be taken for as many arguments as it has elements."""
+    if args is not None and (not isinstance(args, Sequence) or isinstance(args, (str, bytes))):
+        raise TypeError(f"args must be a tuple of the arguments, as in args=(x,), not a {type(args).__name__}")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs must be a dict of arguments by name, not a {type(kwargs).__name__}")
+
+
 def _call(
     to: To,
     func: Callable[..., Any] | type | str,
@@ -132,6 +141,7 @@ def _call(
     timeout: float,
     kind: str,
 ) -> Pending[Any]:
+    _check_arguments(args, kwargs)
     given = tuple(args or ())
     if isinstance(func, MethodType):
         bound: MethodType = func

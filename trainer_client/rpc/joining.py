@@ -82,8 +82,8 @@ def init_rpc(
         directory: Address of the owner that keeps the directory of an open group; `self` if this process does.
         listen: Host and port to listen on; empty for a free port of the loopback.
         advertise: Address under which others reach this process, if not `listen`.
-        allow: Modules (or their names), classes and functions that others may call, in addition to those that the
-            running program defines. Only marked classes and functions count (`@hosted`, `@remote`).
+        allow: Modules (or their names), classes and functions that others may call, or one, in addition to those that
+            the running program defines. Only marked classes and functions count (`@hosted`, `@remote`).
         device: Device of the modules and arguments in this process; None for the one of the options, or else the CPU.
         timeout: Default timeout of calls, in seconds; 0 is no limit.
         join_timeout: Seconds to wait for the directory, and for the other members.
@@ -110,7 +110,7 @@ def init_rpc(
             `world_size`.
         UnauthenticatedError: The directory asks for a token, and has got none that it knows.
         PermissionDeniedError: The identity of this process has not the role `owner` there.
-        TypeError: The backend or its options are of another type.
+        TypeError: The backend or its options, the rank or the number of members are of another type.
     """
     options = checked_options(backend, rpc_backend_options)
     _check(name, rank, world_size)
@@ -216,6 +216,8 @@ def _check(name: str, rank: int, world_size: int | None) -> None:
     check_name(name)
     if not isinstance(rank, int) or isinstance(rank, bool):
         raise TypeError(f"rank is a number, not a {type(rank).__name__}")
+    if world_size is not None and (not isinstance(world_size, int) or isinstance(world_size, bool)):
+        raise TypeError(f"world_size is a number, not a {type(world_size).__name__}")
     if rank < -1:
         raise InvalidArgumentError(f"rank {rank} is negative; leave it out, or give one from 0")
     of_environment = rank == -1 and "RANK" in os.environ

@@ -14,14 +14,19 @@ from urllib.parse import urlsplit
 
 import torch
 
+from ps_wire.arguments import check_text
 from ps_wire.errors import InvalidArgumentError
-from ps_wire.numbers import check_seconds
+from ps_wire.numbers import check_seconds, check_whole
+from ps_wire.shown import shown
 
 UNSET: Final = -1.0
 """A timeout that was not given: the default of this process applies."""
 
 DEFAULT_TIMEOUT: Final = 60.0
 """The default of the default timeout, in seconds."""
+
+_MOST_THREADS: Final = 4096
+"""Most compute threads of a process."""
 
 Device = str | int | torch.device
 """A device as torch takes it; a number is one of CUDA's."""
@@ -42,7 +47,8 @@ class RpcBackendOptions:
         devices: The device of this process, as a list of one.
 
     Raises:
-        InvalidArgumentError: A device map has several devices, or two name different devices of this process.
+        InvalidArgumentError: A device map has several devices, or two name different devices of this process; or
+            another option is of a wrong type.
     """
 
     rpc_timeout: float = DEFAULT_TIMEOUT
@@ -52,6 +58,8 @@ class RpcBackendOptions:
     devices: Sequence[Device] | None = None
 
     def __post_init__(self) -> None:
+        check_text("init_method", self.init_method)
+        check_whole("num_worker_threads", self.num_worker_threads, 0, _MOST_THREADS)
         self.placement()
         if not isinstance(self.rpc_timeout, (int, float)):
             raise TypeError(
@@ -125,6 +133,8 @@ def master_address(init_method: str) -> str:
         raise InvalidArgumentError(
             f"{missing.args[0]} is not set: set it to the address of rank 0, or give init_rpc(directory='host:port')"
         ) from None
+    if not port.isdecimal() or int(port) >= 1 << 16:
+        raise InvalidArgumentError(f"MASTER_PORT is the port of rank 0, a number up to 65535, and not {port!r}")
     return f"{host}:{port}"
 
 
@@ -134,6 +144,12 @@ class DeviceMaps:
     def __init__(self, maps: Mapping[str, Mapping[Device, Device]] | None, devices: Sequence[Device] | None) -> None:
         self.there: dict[str, torch.device] = {}
         named = [_device(each) for each in devices or ()]
+        if maps is not None and not (
+            isinstance(maps, Mapping) and all(isinstance(each, Mapping) for each in maps.values())
+        ):
+            raise InvalidArgumentError(
+                f"device_maps has a map for each member, as {{'ps0': {{'cuda:0': 'cuda:0'}}}}, and is not {shown(maps)}"
+            )
         for member, pairs in (maps or {}).items():
             if len(pairs) != 1:
                 raise InvalidArgumentError(

@@ -17,6 +17,7 @@ from ps_service.hosting.allowlist import AllowList
 from ps_service.server import Server
 from ps_wire.errors import InvalidArgumentError
 from ps_wire.limits import MAX_SEGMENT_BYTES, Limits
+from trainer_client.handles.listed import listed
 from trainer_client.rpc import current
 from trainer_client.rpc.options import DeviceMaps, usable
 
@@ -93,7 +94,7 @@ def allowing(offers: Iterable[Offer]) -> AllowList:
 
     with suppress(ValueError):  # it need not define anything that others may call
         allowed.add(program)
-    for offer in map(imported, (*current.offers, *offers)):
+    for offer in map(imported, (*current.offers, *listed(offers))):
         if isinstance(offer, ModuleType):
             allowed.add(offer)
         else:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from ps_wire.errors import MIXED_GROUPS, InvalidArgumentError, PsError, UnavailableError
 from ps_wire.regular_files import NotRegularError, open_regular
 from ps_wire.runtime import forks
+from ps_wire.shown import shown
 from trainer_client.rpc.options import master_address
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def planned(
     address of the directory is missing, or the arguments do not agree; and `UnavailableError` if rank 0 is to tell
     through a file, or through torch's process group at its address, where it listens, and does not in time."""
     if directory:
+        if not isinstance(directory, str):
+            raise InvalidArgumentError(f"directory is one address, host:port, or 'self', and not {shown(directory)}")
         if world_size:
             raise InvalidArgumentError(
                 "give either world_size, for a group that begins as a whole, or directory, for an open group"
