@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from ps_wire.codec import dtypes
+from ps_wire.codec.names import full_name
 from ps_wire.codec.strides import checked_span, in_memory_order, order_of
 from ps_wire.errors import InvalidArgumentError
 
@@ -95,6 +97,19 @@ def unpack(message: values_pb2.Tensor, payload: PayloadReader) -> torch.Tensor:
         return flat if shape == [count] else flat.view(shape).data
     except RuntimeError as error:
         raise InvalidArgumentError(f"not a valid tensor: {error}") from None
+
+
+def without_bytes(tensor: torch.Tensor) -> InvalidArgumentError | None:
+    """The error for a tensor that `pack` could not read, if that is so because it stands for others; else None."""
+    if tensor.is_nested:
+        return InvalidArgumentError("a nested tensor cannot be sent; send a padded one, or its parts: x.unbind()")
+    if is_functorch_wrapped_tensor(tensor):
+        return InvalidArgumentError(
+            "a tensor inside of torch.func.vmap, grad or another transform cannot be sent; make the call outside of it"
+        )
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return InvalidArgumentError(f"a {full_name(type(tensor))} cannot be sent; make it a plain tensor first")
+    return None
 
 
 def pack_sparse(tensor: torch.Tensor, message: values_pb2.SparseTensor, payload: PayloadWriter | None) -> None:

@@ -71,7 +71,10 @@ class Encoder:
                     return
             self.tensors.append(value)
             if value.layout is torch.strided:
-                tensors.pack(value, message.tensor, self._payload)
+                try:
+                    tensors.pack(value, message.tensor, self._payload)
+                except (RuntimeError, TypeError) as error:
+                    raise tensors.without_bytes(value) or error from None
             elif value.layout is torch.sparse_coo:
                 tensors.pack_sparse(value, message.sparse, self._payload)
             else:

@@ -125,3 +125,17 @@ async def test_a_step_of_an_optimizer_with_tables_without_a_pass_says_so(ps: tc.
     opt = await ps.optimizer(torch.optim.SGD, [*net.parameters(), table], lr=0.1)
     with pytest.raises(tc.errors.InvalidArgumentError, match=r"`async with .* await opt\.step\(ctx\)`"):
         await opt.step()
+
+
+async def test_arguments_that_are_too_deep_are_refused(owner: Server) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+
+    def call() -> None:
+        with tc.connect(owner.address) as ps:
+            net = ps.module("torch.nn.Linear", 4, 3)
+            for given in (endless, {"endless": endless}):
+                with pytest.raises(tc.errors.TooLargeError, match="containers"):
+                    net(given)
+
+    await asyncio.to_thread(call)

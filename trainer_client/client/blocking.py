@@ -10,6 +10,7 @@ import functools
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from ps_wire.limits import MAX_DEPTH
 from ps_wire.runtime.failures import shortened
 from ps_wire.runtime.noop import noop
 from trainer_client.client.passes import ATTEMPTS, Attempts, PassMethods, told_lost
@@ -236,11 +237,13 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         raise
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrapped(value: Any, depth: int = 0) -> Any:
     if isinstance(value, Blocking):
         return value.unwrapped
+    if depth > MAX_DEPTH:
+        return value  # it is refused, as without this wrapper
     if type(value) in (list, tuple):
-        return type(value)(map(_unwrapped, value))
+        return type(value)(_unwrapped(item, depth + 1) for item in value)
     if type(value) is dict:
-        return {_unwrapped(key): _unwrapped(item) for key, item in value.items()}
+        return {_unwrapped(key, depth + 1): _unwrapped(item, depth + 1) for key, item in value.items()}
     return value

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from torch._subclasses import FakeTensorMode
 
 from ps_wire.codec import dtypes, tensors
 from ps_wire.codec.payload import ALIGNMENT, PayloadReader, PayloadWriter, joined
@@ -223,6 +224,17 @@ def test_tensors_without_numbers_and_layouts_without_a_form_are_refused() -> Non
         through(torch.empty(2, device="meta"))
     with pytest.raises(InvalidArgumentError, match=r"layout torch\.sparse_csr cannot be sent"):
         Encoder(PayloadWriter()).encode(torch.eye(2).to_sparse_csr())
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_tensors_that_stand_for_others_are_refused() -> None:
+    nested = torch.nested.as_nested_tensor([torch.ones(1, 2), torch.ones(2, 2)])
+    with pytest.raises(InvalidArgumentError, match="a nested tensor cannot be sent; send a padded one, or its parts"):
+        Encoder(PayloadWriter()).encode(nested)
+    with pytest.raises(InvalidArgumentError, match=r"inside of torch\.func\.vmap, grad or another transform cannot be"):
+        torch.func.vmap(lambda x: Encoder(PayloadWriter()).encode(x))(torch.ones(2, 3))
+    with pytest.raises(InvalidArgumentError, match=r"a torch\._subclasses\.fake_tensor\.FakeTensor cannot be sent"):
+        Encoder(PayloadWriter()).encode(FakeTensorMode().from_tensor(torch.ones(2)))
 
 
 @pytest.mark.gpu
