@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -102,3 +103,56 @@ NAMES_AND_FLAGS: list[tuple[str, Mistake, str]] = [
 def test_names_and_flags(ps: Any, net: Any, mistake: Mistake, text: str) -> None:
     with pytest.raises(tc.errors.InvalidArgumentError, match=re.escape(text)):
         mistake(ps, net)
+
+
+def ordinary(_: object) -> int:
+    return 1
+
+
+async def coroutine(_: object) -> int:
+    return 1
+
+
+def test_run_with_a_coroutine_function_in_the_blocking_client(ps: Any) -> None:
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"step of run\(\) is an ordinary function with the bloc"):
+        ps.run(coroutine)
+    assert ps.run(ordinary) == 1
+
+
+async def test_run_with_an_ordinary_function_in_the_other() -> None:
+    async with tc.local() as ps:
+        with pytest.raises(
+            tc.errors.InvalidArgumentError, match=r"step of run\(\) is a coroutine function, `async def step"
+        ):
+            await ps.run(ordinary)
+        assert await ps.run(coroutine) == 1
+
+
+@pytest.mark.parametrize("given", [{"step": None}, {"step": ordinary, "attach": [ordinary]}], ids=str)
+def test_run_with_no_function(ps: Any, given: dict[str, Any]) -> None:
+    with pytest.raises(
+        tc.errors.InvalidArgumentError, match=r"run\(step, …, attach=…\) takes functions, and (step|att)"
+    ):
+        ps.run(**given)
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+async def test_run_that_attaches_in_the_wrong_way(blocks: bool) -> None:
+    """The first attempt is lost, and the second asks for the handles again."""
+
+    def lose(_: object) -> None:
+        raise tc.errors.ContextLostError("lost")
+
+    async def lose_later(ctx: object) -> None:
+        lose(ctx)
+
+    def run() -> None:
+        with tc.local() as ps:
+            ps.run(lose, attach=lambda: coroutine(None))
+
+    with pytest.raises(tc.errors.InvalidArgumentError, match=r"attach of run\(\) is a"):
+        if blocks:
+            await asyncio.to_thread(run)
+        else:
+            async with tc.local() as ps:
+                await ps.run(lose_later, attach=lambda: ordinary(None))

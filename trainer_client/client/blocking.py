@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ps_wire.limits import MAX_DEPTH
 from ps_wire.runtime.failures import shortened
 from ps_wire.runtime.noop import noop
-from trainer_client.client.passes import ATTEMPTS, Attempts, PassMethods, told_lost
+from trainer_client.client.passes import ATTEMPTS, Attempts, PassMethods, check_functions, not_coroutine, told_lost
 from trainer_client.collectives.communicator import Communicator
 from trainer_client.contexts.context import Context
 from trainer_client.contexts.prefetching import LookedUp
@@ -140,14 +140,15 @@ class BlockingClient(Blocking):
     ) -> T:
         """Like `Client.run`, with functions that run in this thread."""
         client: PassMethods = self.unwrapped
+        check_functions(step, attach)
         tried = Attempts(attempts, attach is not None)
         with client._running() as run:
             while True:
                 try:
                     if tried.is_again and attach is not None:
-                        attach()
+                        not_coroutine("attach", attach())
                     with client._attempt(run) as ctx, told_lost(ctx):
-                        return step(Blocking(ctx), *args)
+                        return not_coroutine("step", step(Blocking(ctx), *args))
                 except Exception as error:
                     tried.failed(error)
 

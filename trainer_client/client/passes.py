@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -20,6 +21,7 @@ from ps_wire.errors import (
     StaleHandleError,
 )
 from ps_wire.refs import ContextId
+from ps_wire.shown import shown
 from trainer_client.contexts import prefetching
 from trainer_client.contexts.context import Context
 from trainer_client.pending import Pending
@@ -89,6 +91,30 @@ class Attempts:
             error.add_note(f"the pass was run {self._made + self._drained} times, and lost each time")
             raise error
         _log.warning("a pass was lost and is run again (%d of %d): %s", self._made + 1, self._most, error)
+
+
+def check_functions(step: object, attach: object) -> None:
+    """Raises `InvalidArgumentError` if `run` was given no functions."""
+    for name, given in (("step", step), *([] if attach is None else [("attach", attach)])):
+        if not callable(given):
+            raise InvalidArgumentError(f"run(step, …, attach=…) takes functions, and {name} is {shown(given)}")
+
+
+def _coroutine(name: str, made: Awaitable[T]) -> Awaitable[T]:
+    """What a function of `run` has returned. Raises `InvalidArgumentError` if it is to be awaited and cannot be."""
+    if not inspect.isawaitable(made):
+        raise InvalidArgumentError(
+            f"{name} of run() is a coroutine function, `async def {name}(…)`; the blocking client takes ordinary ones"
+        )
+    return made
+
+
+def not_coroutine(name: str, made: T) -> T:
+    """The same for the blocking client, which awaits nothing."""
+    if inspect.iscoroutine(made):
+        made.close()  # or Python warns that it was never awaited
+        raise InvalidArgumentError(f"{name} of run() is an ordinary function with the blocking client, not `async def`")
+    return made
 
 
 @contextmanager
@@ -195,8 +221,10 @@ class PassMethods:
         Raises:
             ContextLostError, SessionLostError, DrainingError, StaleHandleError: The last attempt has raised it.
             CancelledCallError: Something that `step` or `attach` awaited was cancelled.
+            InvalidArgumentError: `step` or `attach` is no coroutine function; or, with the blocking client, is one.
             Exception: `step` or `attach` has raised it.
         """
+        check_functions(step, attach)
         return Pending.run(self._loop, self._repeated(step, args, attach, Attempts(attempts, attach is not None)))
 
     async def _repeated(
@@ -210,10 +238,10 @@ class PassMethods:
             while True:
                 try:
                     if attempts.is_again and attach is not None:
-                        await attach()
+                        await _coroutine("attach", attach())
                     async with self._attempt(run) as ctx:
                         with told_lost(ctx):
-                            return await step(ctx, *args)
+                            return await _coroutine("step", step(ctx, *args))
                 except asyncio.CancelledError as error:
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
