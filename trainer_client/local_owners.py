@@ -205,14 +205,14 @@ def local(
         seed: Seeds the calls, as `Client.manual_seed` does.
 
     Raises:
-        InvalidArgumentError: `owners` is less than 1.
+        InvalidArgumentError: `owners` is no number, or less than 1.
         ImportError: A module of `imports` cannot be imported.
         ValueError: A module of `imports` has nothing that is marked.
         OSError: When entered: the address of `http` is taken, or the data directory cannot be used.
         CheckpointError: When entered: what is in the data directory cannot be continued.
     """
-    if owners < 1:
-        raise InvalidArgumentError(f"owners is {owners}; at least one is needed")
+    if not isinstance(owners, int) or owners < 1:
+        raise InvalidArgumentError(f"owners is {owners!r}; at least one is needed")
     import torch
 
     settings = Settings(timeout)

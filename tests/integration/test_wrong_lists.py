@@ -14,10 +14,11 @@ import trainer_client as tc
 
 
 class World(NamedTuple):
-    """A blocking client, a module, its optimizer, a table, and an open pass with its loss."""
+    """A blocking client, a module, a replica of it, its optimizer, a table, and an open pass with its loss."""
 
     ps: Any
     net: Any
+    replica: Any
     opt: Any
     table: Any
     ctx: Any
@@ -31,7 +32,7 @@ def world() -> Iterator[World]:
         opt = ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
         with ps.context() as ctx:
             loss = net(torch.ones(3, 4)).sum()
-            yield World(ps, net, opt, table, ctx, loss)
+            yield World(ps, net, net.replica(), opt, table, ctx, loss)
 
 
 Mistake = Callable[[World], Any]
@@ -40,7 +41,7 @@ PARAMETERS = "an optimizer takes a list of parameters, such as net.parameters(),
 ROOTS = "backward() takes a tensor, usually the loss, or several, not"
 CLIPPED = "clip_grad_norm() takes parameters, such as net.parameters(), and local tensors, not"
 FROZEN = "requires_grad_() takes handles of modules and parameters, not"
-SCALER = "step() takes a torch.amp.GradScaler behind the context, not"
+SCALER = "step() takes a torch.amp.GradScaler as the scaler, not"
 UNSCALED = "unscale() takes the context of the pass and the torch.amp.GradScaler of the loss"
 OWNERS = 'owners= is a list of names, such as ["ps0", "ps1"], not'
 
@@ -72,6 +73,32 @@ MISTAKES: list[tuple[str, Mistake, str]] = [
     ("unscaling the other way", lambda w: w.opt.unscale(torch.amp.GradScaler("cpu"), w.ctx), UNSCALED),
     ("unscaling with nothing", lambda w: w.opt.unscale(w.ctx, None), UNSCALED),
     ("replicas of a list", lambda w: w.ps.replicas([w.net]), "replicas() takes a module of torch with replicas inside"),
+    (
+        "a push with a loss as a scaler",
+        lambda w: w.replica.push(w.opt, scaler=w.loss),
+        "push() takes a torch.amp.GradSca",
+    ),
+    (
+        "a push with a number as a pass",
+        lambda w: w.replica.push(w.opt, context=3),
+        "context= is the pass that has the grad",
+    ),
+    (
+        "local steps with the owner's optimizer",
+        lambda w: w.ps.local_steps(w.replica, w.opt, tc.LocalSGD(2)),
+        "the local optimizer is one of torch, such as torch.optim.SGD(replica.parameters(), lr=0.1), not",
+    ),
+    (
+        "nothing to look up",
+        lambda w: w.ps.prefetch(None, w.table),
+        "batches are what can be looped over, not a NoneType",
+    ),
+    (
+        "an option without its name",
+        lambda w: w.opt.set_options("lr", lr=0.1),
+        "there is no parameter group 'lr'; there are 1",
+    ),
+    ("owners of this process", lambda w: tc.local(owners=["ps0"]), "owners is ['ps0']; at least one is needed"),
     ("durable owners", lambda w: w.ps.durable(3), "the name of an owner is a text, not 3"),
     ("owners of a table", lambda w: w.ps.table("other", dim=2, owners=3), f"{OWNERS} 3"),
     ("a handle as owners", lambda w: w.ps.table("other", dim=2, owners=w.net), f"{OWNERS} <RemoteModule"),
@@ -91,3 +118,9 @@ def test_one_module_is_frozen_as_a_list_of_one_is(world: World) -> None:
     assert not any(each.requires_grad for each in net.parameters())
     world.ps.requires_grad_(net.parameter("bias"))
     assert [each.requires_grad for each in net.parameters()] == [False, True]
+
+
+@pytest.mark.parametrize("batches", [None, 3])
+def test_progress_of_what_is_no_loop_says_that(batches: Any) -> None:
+    with pytest.raises(TypeError, match="object is not iterable"):
+        list(tc.progress(batches))

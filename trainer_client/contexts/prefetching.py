@@ -96,7 +96,7 @@ def prefetch(
     depth: int,
 ) -> AsyncGenerator[tuple[B, LookedUp[R]], None]:
     """Arguments and errors as for `Client.prefetch`; `open_context` makes the context of a pass."""
-    _check(look_up, depth)
+    _check(batches, look_up, depth)
     begin = partial(_begin, open_context, partial(_awaited, look_up, torch.is_grad_enabled()), loop)
     if isinstance(batches, AsyncIterable):
         return _in_turn(_Fetched(aiter(batches), begin, depth))
@@ -111,12 +111,14 @@ def prefetch_in_threads(
     depth: int,
 ) -> Generator[tuple[B, LookedUp[R]], None, None]:
     """The same for plain threads: `look_up` waits for its results itself, in a thread."""
-    _check(look_up, depth)
+    _check(batches, look_up, depth)
     begin = partial(_begin, open_context, partial(_in_thread, loop, look_up, torch.is_grad_enabled()), loop)
     return _in_turn_of_thread(_Window(iter(batches), begin, depth))
 
 
-def _check(look_up: Any, depth: Any) -> None:
+def _check(batches: Any, look_up: Any, depth: Any) -> None:
+    if not isinstance(batches, (Iterable, AsyncIterable)):
+        raise InvalidArgumentError(f"batches are what can be looped over, not a {type(batches).__name__}")
     if not callable(look_up):
         raise InvalidArgumentError(f"look_up is a function of a batch, not a {type(look_up).__name__}")
     if not isinstance(depth, int) or isinstance(depth, bool) or depth < 0:

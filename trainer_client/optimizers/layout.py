@@ -50,8 +50,8 @@ class Layout:
         """The parts, and the indices of their groups, that belong to one group of the user or to all."""
         if group is None:
             return [place for numbers in self.own_group for place in numbers.items()]
-        if not 0 <= group < len(self.own_group):
-            raise InvalidArgumentError(f"there is no parameter group {group}; there are {len(self.own_group)}")
+        if not isinstance(group, int) or not 0 <= group < len(self.own_group):
+            raise InvalidArgumentError(f"there is no parameter group {group!r}; there are {len(self.own_group)}")
         return list(self.own_group[group].items())
 
     def merge(self, parts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

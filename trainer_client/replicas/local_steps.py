@@ -17,6 +17,7 @@ from ps_wire.numerics.reducer import Kind, Reducer, kind_of
 from ps_wire.policies import Policy, Sync
 from ps_wire.reported import Reductions, Reported, reported
 from trainer_client.replicas.protocols import OpenPass, OwnersOptimizer, check_backward, check_gradients
+from trainer_client.session.step_mistakes import check_scaler
 
 if TYPE_CHECKING:
     from trainer_client.pending import Pending
@@ -159,6 +160,7 @@ class LocalSteps:
             ContextEndedError, ContextLostError: The pass has ended. No step was taken.
             Exception: The local optimizer raised it. Besides, the exceptions of `push`; the next step pushes again.
         """
+        check_scaler(scaler)
         self._notice_pull()
         report = self._values.read(values, reduce)
         parameters = [each for group in self.inner.param_groups for each in group["params"]]
@@ -243,6 +245,10 @@ def check(replica: Pushing, inner: optim.Optimizer, method: LocalTraining, polic
 
 def _check_inner(replica: Pushing, inner: optim.Optimizer) -> None:
     """Raises `InvalidArgumentError` if a local optimizer steps no parameter of the replica."""
+    if not isinstance(inner, optim.Optimizer):
+        raise InvalidArgumentError(
+            f"the local optimizer is one of torch, such as torch.optim.SGD(replica.parameters(), lr=0.1), not {inner!r}"
+        )
     mine = {id(each) for each in replica.pulled_parameters}
     if not any(id(each) in mine for group in inner.param_groups for each in group["params"]):
         raise InvalidArgumentError(

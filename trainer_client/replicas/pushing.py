@@ -13,10 +13,12 @@ import torch
 from torch import nn
 
 from ps_wire.errors import InvalidArgumentError
+from ps_wire.refs import ContextId
 from ps_wire.reported import Reductions, Reported, reported
+from ps_wire.shown import shown
 from trainer_client.pending import Pending, all_ended
 from trainer_client.replicas.protocols import check_backward, check_gradients, of_parameters
-from trainer_client.session.step_mistakes import warn_of_another
+from trainer_client.session.step_mistakes import check_scaler, warn_of_another
 
 if TYPE_CHECKING:
     from trainer_client.replicas.overlap import Overlap
@@ -99,6 +101,9 @@ class Pushing(nn.Module, ABC):
             DeadlineExceededError: The other trainers of the round did not come in time.
             PsError: One of several owners failed, as in the optimizer's `step`.
         """
+        check_scaler(scaler, "push()")
+        if context is not None and not isinstance(getattr(context, "id", None), ContextId):
+            raise InvalidArgumentError(f"context= is the pass that has the gradients, not {shown(context)}")
         target = self._checked(opt, context)
         if context is not None:
             if opt in context.steps:

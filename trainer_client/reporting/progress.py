@@ -266,7 +266,7 @@ class Progress(Generic[T]):
         return numbers
 
     def __iter__(self) -> Iterator[T]:
-        if not isinstance(self._batches, Iterable):
+        if isinstance(self._batches, AsyncIterable):
             raise TypeError("these batches come asynchronously: use `async for`")
         with self._bar() as bar:
             for batch in self._batches:

@@ -38,10 +38,10 @@ def without_context(waits: bool = False) -> InvalidArgumentError:
     return InvalidArgumentError(f"step() takes the context of the pass: `{shown}`")
 
 
-def check_scaler(scaler: object) -> None:
-    """Raises `InvalidArgumentError` if what a step was given for a scaler is neither that nor None."""
+def check_scaler(scaler: object, method: str = "step()") -> None:
+    """Raises `InvalidArgumentError` if what a step or a push was given for a scaler is neither that nor None."""
     if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
-        raise InvalidArgumentError(f"step() takes a torch.amp.GradScaler behind the context, not {shown(scaler)}")
+        raise InvalidArgumentError(f"{method} takes a torch.amp.GradScaler as the scaler, not {shown(scaler)}")
 
 
 def check_unscale(context: object, scaler: object) -> None:
