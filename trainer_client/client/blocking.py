@@ -91,6 +91,12 @@ class Blocking:
         self.__dict__[name] = method
         return method
 
+    @property
+    def __ps_handle__(self) -> Any:
+        """What gives the handle that is sent in its place, where it is in an instance of a class by value; or None."""
+        behind = self.unwrapped
+        return (lambda: behind) if isinstance(behind, RRef) else getattr(behind, "__ps_handle__", None)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return _called(self.unwrapped, args, kwargs)
 
