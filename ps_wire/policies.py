@@ -184,8 +184,7 @@ def check(policy: Any) -> None:
     if not isinstance(policy, Policy):
         known = ", ".join(f"{each.__name__}(…)" for each in _POLICIES.values())
         raise InvalidArgumentError(f"a policy is one of {known}, not {shown(policy)}")
-    stale = getattr(policy, "stale", None)
-    if stale is not None and not isinstance(stale, Stale):
+    if hasattr(policy, "stale") and not isinstance(stale := policy.stale, Stale):
         known = ", ".join(f"{each.__name__}(…)" for each in _STALE.values())
         raise InvalidArgumentError(f"stale= is one of {known}, not {shown(stale)}")
 

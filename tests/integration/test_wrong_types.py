@@ -156,3 +156,11 @@ async def test_run_that_attaches_in_the_wrong_way(blocks: bool) -> None:
         else:
             async with tc.local() as ps:
                 await ps.run(lose_later, attach=lambda: ordinary(None))
+
+
+@pytest.mark.parametrize("stale", [None, "scale"])
+def test_what_becomes_of_stale_gradients(ps: Any, net: Any, stale: Any) -> None:
+    policy = tc.policies.Async(stale=stale)
+    text = rf"stale= is one of Apply\(…\), Scale\(…\), Reject\(…\), Compensate\(…\), not {stale!r}"
+    with pytest.raises(tc.errors.InvalidArgumentError, match=text):
+        ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1, name="stale", policy=policy)
