@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import torch
 
@@ -59,6 +59,10 @@ class Borrower(Protocol):
 
 binder: ContextVar[Borrower | None] = ContextVar("borrower", default=None)
 """The call that runs in this task or thread."""
+
+
+_IN_A_GROUP: Final = frozenset(("owner", "owner_name", "is_owner", "remote", "rpc_async", "rpc_sync", "to_here"))
+"""Methods of what hosted code gets for a handle on an owner that is in a group."""
 
 
 class RRef:
@@ -135,6 +139,16 @@ class RRef:
             return module
         path, _, name = self._parameter.rpartition(".")
         return getattr(module.get_submodule(path), name)
+
+    if not TYPE_CHECKING:  # a checker of types knows which names there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name in _IN_A_GROUP:
+                raise AttributeError(
+                    f"{name}() of a reference needs an owner that is in a group: start it with --directory. Without, "
+                    "local_value() is the object"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"<RRef {self._hosted or type(self._value).__name__}{'.' if self._parameter else ''}{self._parameter}>"

@@ -47,3 +47,17 @@ def test_what_is_no_handle_is_refused(cls: Any) -> None:
         opt = ps.optimizer(torch.optim.SGD, net.parameters(), lr=0.1)
         with pytest.raises(tc.errors.InvalidArgumentError, match="cannot be sent"):
             net(cls(opt, torch.ones(1, 4)))
+
+
+class Caller(nn.Module):
+    def forward(self, net: Any, x: torch.Tensor) -> Any:
+        return net.rpc_sync().forward(x)
+
+
+def test_hosted_code_of_a_local_owner_is_told_why_it_calls_no_others() -> None:
+    with tc.local() as ps:
+        net, caller = ps.module(nn.Linear, 4, 2), ps.module(Caller)
+        with pytest.raises(
+            tc.errors.RemoteError, match=r"Hosted code of tc\.local\(\) calls no other owners: start the"
+        ):
+            caller(net, torch.ones(1, 4))

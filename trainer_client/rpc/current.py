@@ -19,7 +19,8 @@ def agent() -> Agent:
     if _agent is None:
         raise RuntimeError(
             "RPC has not been initialized: this process is in no group; call rpc.init_rpc() first, also again after "
-            "rpc.shutdown(). (Current RPC agent is not set! Did you initialize the RPC framework?)"
+            "rpc.shutdown(). Hosted code of tc.local() calls no other owners: start these as "
+            "processes. (Current RPC agent is not set! Did you initialize the RPC framework?)"
         )
     return _agent
 

@@ -33,6 +33,14 @@ def test_an_owner_alone_hands_out_its_own_references_as_they_are() -> None:
     assert (alone.nested_pass(CONTEXT), alone.borrowed) == (None, 0)
 
 
+def test_a_reference_of_an_owner_alone_says_what_calls_need() -> None:
+    own = RRef(5)
+    for name in ("rpc_sync", "rpc_async", "remote", "to_here"):
+        with pytest.raises(AttributeError, match=rf"{name}\(\) of a reference needs .* start it with --directory"):
+            getattr(own, name)
+    assert not hasattr(own, "value") and own.local_value() == 5
+
+
 async def test_an_owner_alone_has_nobody_to_ask() -> None:
     assert list(await Peers().members(1.0)) == []
     with pytest.raises(UnavailableError, match="start it with --directory"):
