@@ -16,7 +16,13 @@ from ps_wire.tokens import metadata_of_variables
 from ps_wire.v1.errors_pb2 import Error
 from ps_wire.v1.operations_pb2 import StatusRequest
 from ps_wire.v1.owner_pb2_grpc import OwnerStub
-from trainer_client.transport.channels import is_refusal, open_blocking_channel, refusal, unanswered
+from trainer_client.transport.channels import (
+    checked_address,
+    is_refusal,
+    open_blocking_channel,
+    refusal,
+    unanswered,
+)
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -86,9 +92,10 @@ def group(
 
 
 def ask(address: str, request: Message, timeout_seconds: float, tls: TLS | None = None) -> Any:
-    """Asks the owner at an address by a unary method. Raises the error that it answers with, or `UnavailableError`."""
+    """Asks the owner at an address by a unary method. Raises the error that it answers with, `UnavailableError`, or
+    `InvalidArgumentError` if this is no address: gRPC takes others, with port 443."""
     method = type(request).__name__.removesuffix("Request")
-    with open_blocking_channel(address, tls) as channel:
+    with open_blocking_channel(checked_address(address, may_be_name=False), tls) as channel:
         try:
             ask = getattr(OwnerStub(channel), method)
             return ask(request, timeout=timeout_seconds, wait_for_ready=False, metadata=metadata_of_variables())

@@ -11,7 +11,7 @@ import pytest
 from ps_service.cli import probe
 from ps_service.hosting.objects import HostedObject
 from ps_service.server import Server
-from ps_wire.errors import UnavailableError
+from ps_wire.errors import InvalidArgumentError, UnavailableError
 
 
 async def test_an_owner_of_very_many_objects_tells_its_status(owner: Server) -> None:
@@ -44,3 +44,19 @@ async def test_an_owner_that_does_not_answer_in_time_is_told() -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with pytest.raises(UnavailableError, match=r"nothing came within 0\.1 s"):
             await asyncio.to_thread(probe.status, address, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("localhost", "'localhost' is not the address of an owner: give host:port, as in 'localhost:50051'"),
+        ("127.0.0.1:x", "'127.0.0.1:x' is not the address of an owner: give host:port, as in '127.0.0.1:50051'"),
+        (
+            "http://10.0.0.1:9464",
+            "'http://10.0.0.1:9464' is not the address of an owner: give host:port without http://",
+        ),
+    ],
+)
+def test_what_is_no_address_is_named(address: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"^{re.escape(message)}"):
+        probe.status(address)
