@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ps_service.durability import rounds
-from ps_service.durability.object_states import CannotBeKept
+from ps_service.durability.object_states import CannotBeKept, steps_of
 from ps_service.hosting.pinned import Pinned
 from ps_service.measures.curve_messages import message_of
 from ps_service.training.optimizers import HostedOptimizer
@@ -57,10 +57,11 @@ def object_record(
     read: Callable[[HostedObject], Any],
     is_kept: Callable[[HostedObject], bool],
     rounds_of: Callable[[HostedOptimizer], rounds.Read] = rounds.read,
+    steps: Callable[[HostedObject], Mapping[str, int]] = steps_of,
 ) -> pb.ObjectRecord:
-    """The record of an object, whose state `read` returns, and `rounds_of` its rounds if it is an optimizer. Raises
-    `CannotBeKept` if it cannot be made again, because something that it was made from is not kept,
-    `InvalidArgumentError`, and what `read` raises."""
+    """The record of an object, whose state `read` returns, `rounds_of` its rounds if it is an optimizer, and `steps`
+    those of its parameters if it is a module. Raises `CannotBeKept` if it cannot be made again, because something that
+    it was made from is not kept, `InvalidArgumentError`, and what `read` raises."""
     record = pb.ObjectRecord(object_id=hosted.ref.object_id, name=hosted.name, class_name=hosted.class_name)
     record.identity, record.namespace = hosted.account
     prefix = hosted.name or f"{hosted.class_name.rpartition('.')[2]}-{hosted.ref.object_id[:8]}"
@@ -94,6 +95,8 @@ def object_record(
     if isinstance(hosted.value, nn.Module) or hosted.is_table:
         frozen = [name for name, parameter in hosted.parameters.items() if not parameter.requires_grad]
         record.frozen.CopyFrom(pb.Frozen(parameters=frozen))
+    if isinstance(hosted.value, nn.Module):
+        record.steps.update(steps(hosted))
     return record
 
 
@@ -105,10 +108,12 @@ class Records:
         storage: Storage,
         read: Callable[[HostedObject], Any],
         rounds_of: Callable[[HostedOptimizer], rounds.Read] = rounds.read,
+        steps: Callable[[HostedObject], Mapping[str, int]] = steps_of,
     ) -> None:
         self._storage = storage
         self._read = read
         self._rounds_of = rounds_of
+        self._steps = steps
         self._seen: set[str] = set()
         self._kept: dict[str, pb.ObjectRecord] = {}
         self.left_out: list[dict[str, str]] = []
@@ -130,7 +135,7 @@ class Records:
         for dependency in hosted.creation_spec.dependencies if hosted.creation_spec is not None else ():
             self._visit(dependency, listed)
         try:
-            record = object_record(hosted, self._storage, self._read, self._is_kept, self._rounds_of)
+            record = object_record(hosted, self._storage, self._read, self._is_kept, self._rounds_of, self._steps)
         except OSError:
             raise
         except (PsError, CannotBeKept) as error:

@@ -82,6 +82,20 @@ def within(until: float, read: Callable[[], Any]) -> Any:
         raise OutOfTime("its state could not be read because hosted code is still running") from None
 
 
+def steps_of(module: HostedObject) -> dict[str, int]:
+    """How many steps were applied to the parameters of a module, by name; without those that have had none."""
+    pairs = zip(module.parameters, module.parameter_states, strict=True)
+    return {name: state.steps for name, state in pairs if state.steps}
+
+
+def set_steps(module: HostedObject, steps: Mapping[str, int]) -> None:
+    """Counts on from what `steps_of` has returned, and tells whoever follows the parameters that they have the values
+    of then. Replicas have such numbers, and push them with their gradients."""
+    for name, state in zip(module.parameters, module.parameter_states, strict=True):
+        state.steps = steps.get(name, state.steps)
+        state.tell()
+
+
 def buffers_of(module: HostedObject) -> dict[str, Tensor | None]:
     """Copies of the buffers of a module that its state has, by name. Those that are None are there, too."""
     kept = module.value.state_dict(keep_vars=True).keys()

@@ -11,7 +11,7 @@ from torch import nn
 
 from ps_service.access.identities import remembered
 from ps_service.durability import members, move_effects, prepared_steps, rounds
-from ps_service.durability.object_states import part_of, set_buffers
+from ps_service.durability.object_states import part_of, set_buffers, set_steps
 from ps_service.durability.run_records import applied_runs
 from ps_service.durability.store import CheckpointError, parsed
 from ps_service.durability.tensors import TensorReader
@@ -194,6 +194,8 @@ def _fill(engine: Engine, hosted: HostedObject, record: pb.ObjectRecord, source:
             rounds.restore(engine, hosted.value, policy, record.rounds, lambda of: source.load(of, record.tensors))
         if record.HasField("frozen"):
             freeze(hosted, set(record.frozen.parameters))
+        if hosted.is_module:
+            set_steps(hosted, record.steps)
     except Exception as error:  # a hosted load_state_dict may raise anything
         raise CheckpointError(
             f"the state of {_what(record)} does not fit its class: {error}. If the class has changed, start with the "

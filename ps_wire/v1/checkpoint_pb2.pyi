@@ -101,8 +101,15 @@ class OpenRound(_message.Message):
     def __init__(self, counted: _Optional[_Iterable[_Union[_operations_pb2.CountedGradient, _Mapping]]] = ..., total: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., reports: _Optional[_Union[_values_pb2.Value, _Mapping]] = ...) -> None: ...
 
 class ObjectRecord(_message.Message):
-    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "policy", "rounds", "beside", "dependency_only", "frozen", "curves", "identity", "namespace")
+    __slots__ = ("object_id", "name", "class_name", "create", "call", "optimizer", "scheduler", "value", "payload", "state", "tensors", "version", "policy", "rounds", "beside", "dependency_only", "frozen", "steps", "curves", "identity", "namespace")
     class BesideEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class StepsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +133,7 @@ class ObjectRecord(_message.Message):
     BESIDE_FIELD_NUMBER: _ClassVar[int]
     DEPENDENCY_ONLY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     CURVES_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -146,10 +154,11 @@ class ObjectRecord(_message.Message):
     beside: _containers.ScalarMap[str, int]
     dependency_only: bool
     frozen: Frozen
+    steps: _containers.ScalarMap[str, int]
     curves: _containers.RepeatedCompositeFieldContainer[_operations_pb2.Curve]
     identity: str
     namespace: str
-    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., rounds: _Optional[_Union[RoundsRecord, _Mapping]] = ..., beside: _Optional[_Mapping[str, int]] = ..., dependency_only: bool = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ..., curves: _Optional[_Iterable[_Union[_operations_pb2.Curve, _Mapping]]] = ..., identity: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
+    def __init__(self, object_id: _Optional[str] = ..., name: _Optional[str] = ..., class_name: _Optional[str] = ..., create: _Optional[_Union[_operations_pb2.CreateRequest, _Mapping]] = ..., call: _Optional[_Union[_operations_pb2.CallRequest, _Mapping]] = ..., optimizer: _Optional[_Union[_operations_pb2.OptimizerRequest, _Mapping]] = ..., scheduler: _Optional[_Union[_operations_pb2.SchedulerRequest, _Mapping]] = ..., value: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., payload: _Optional[str] = ..., state: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., tensors: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., policy: _Optional[_Union[_values_pb2.Value, _Mapping]] = ..., rounds: _Optional[_Union[RoundsRecord, _Mapping]] = ..., beside: _Optional[_Mapping[str, int]] = ..., dependency_only: bool = ..., frozen: _Optional[_Union[Frozen, _Mapping]] = ..., steps: _Optional[_Mapping[str, int]] = ..., curves: _Optional[_Iterable[_Union[_operations_pb2.Curve, _Mapping]]] = ..., identity: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class AnswerRecord(_message.Message):
     __slots__ = ("number", "frame", "payload")

@@ -24,7 +24,7 @@ from ps_service.durability.live.parts import (
     visible,
 )
 from ps_service.durability.live.slots import Slotted, States
-from ps_service.durability.object_states import CannotBeKept, OutOfTime, within
+from ps_service.durability.object_states import CannotBeKept, OutOfTime, steps_of, within
 from ps_service.durability.run_records import runs_of
 from ps_service.tables.naming import ids_in
 from ps_service.tables.optimizer import RowOptimizer
@@ -55,9 +55,10 @@ _PATIENCE_SECONDS: Final = 10.0
 @dataclass
 class Beginning:
     """The books of an owner and its objects at a position of the log. `states` are those of optimizers and schedulers
-    by object id, or why there is none; `rounds` those of optimizers by number; `prepared` are steps over several
-    owners. `parts` has the parameters, those of `whole` with copies: they cannot be read one after the other. `tables`
-    has what tables have besides rows, and `ids` those of their rows."""
+    by object id, or why there is none; `rounds` those of optimizers by number; `steps` has how many were applied to
+    the parameters of each module; `prepared` are steps over several owners. `parts` has the parameters, those of
+    `whole` with copies: they cannot be read one after the other. `tables` has what tables have besides rows, and `ids`
+    those of their rows."""
 
     position: int
     books: Bookkeeping
@@ -66,6 +67,7 @@ class Beginning:
     runs: list[pb.RunRecord] = field(default_factory=list)
     states: dict[str, Any] = field(default_factory=dict)
     rounds: dict[int, rounds.Read] = field(default_factory=dict)
+    steps: dict[str, dict[str, int]] = field(default_factory=dict)
     prepared: list[prepared_steps.Read] = field(default_factory=list)
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     ids: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -137,6 +139,7 @@ def _read(engine: Engine, found: Beginning, odd: Iterable[str]) -> None:
             found.tables[object_id] = {**value.state_dict(), "blocks": ()}
             found.ids[object_id] = ids_in(value.shard)
     modules = [each for each in objects if each.is_module]
+    found.steps.update((each.ref.object_id, steps_of(each)) for each in modules)
     found.parts.update(parts_of(modules, filter(is_divisible, found.optimizers())))
     whole = [
         *(parameter for each in modules if each.ref.object_id in odd for parameter in each.parameters.values()),

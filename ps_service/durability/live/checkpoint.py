@@ -84,7 +84,10 @@ class LiveCheckpoint:
         checkpoint = beginning.books.message
         books.add_answers(beginning.books, files)
         records = Records(
-            storage, lambda hosted: self._state(hosted, beginning), lambda optimizer: beginning.rounds[optimizer.number]
+            storage,
+            lambda hosted: self._state(hosted, beginning),
+            lambda optimizer: beginning.rounds[optimizer.number],
+            lambda hosted: beginning.steps[hosted.ref.object_id],
         )
         kept = records.records(beginning.objects)
         prepared_steps.write_all(beginning.prepared, checkpoint, storage)

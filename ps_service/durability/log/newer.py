@@ -76,6 +76,8 @@ class Newer:
                     present.append((covered._replace(parameter=first), group, _rows_of(gradient, rows)))
             if present:
                 hosted.write(present)
+            for covered, _, _ in there:
+                covered.parameter_state.steps += 1
             return bool(there)
 
     @contextmanager

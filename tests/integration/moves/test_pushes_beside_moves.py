@@ -80,3 +80,23 @@ async def outside(ps: tc.Client) -> None:
     """Round trips behind the step, if that does not wait."""
     for _ in range(10):
         await ps.status("ps1")
+
+
+async def test_a_push_is_as_stale_as_if_its_module_had_not_moved(pair: tuple[tc.Client, tc.Client]) -> None:
+    """It is of before the move, and is corrected with what was read then."""
+    ps, other = pair
+    net, opt, replica = await made(ps)
+    _, theirs, ahead = await made(other)
+    for number in range(10):
+        if number == 5:
+            await replica.pull()
+            then = (await net.state_dict())["weight"].clone()
+            await other.move("net", to="ps1", owner="ps0")
+            await theirs.set_policy(tc.policies.Async(tc.policies.Compensate(0.5)))
+        ahead(X).sum().backward()
+        await ahead.push(theirs)
+    now = (await net.state_dict())["weight"].clone()
+    replica(X).sum().backward()
+    stepped = await replica.push(opt)
+    assert stepped is not None and (stepped["ps1"], stepped.staleness) == (11, 5)
+    assert torch.equal((await net.state_dict())["weight"], now - (1 + 0.5 * (now - then)))
