@@ -11,7 +11,7 @@ from ps_service.policies.decisions import Decided
 from ps_service.policies.offers import Counted
 from ps_service.requests import round_messages, spanning
 from ps_service.training.aggregator import PLAIN
-from ps_service.training.optimizers import optimizer_of
+from ps_service.training.optimizers import HostedOptimizer, optimizer_of
 from ps_service.training.round_gradients import Contribution, RoundGradients, Term
 from ps_service.training.round_journal import OpenRound, PooledReport
 from ps_wire.codec.values import Encoder
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ps_service.tables.naming import Named
     from ps_service.training.aggregator import Aggregator
     from ps_service.training.following import Following
-    from ps_service.training.optimizers import HostedOptimizer
     from ps_service.training.round_steps import Stepper
     from ps_wire.policies import Policy
     from ps_wire.v1.values_pb2 import Value
@@ -248,6 +247,13 @@ def _replay_gradients(aggregator: Aggregator, effect: pb.RoundsEffect, load: Loa
 
 def _reported(values: Mapping[str, Any]) -> dict[str, Reported]:
     return {name: Reported(*each) for name, each in values.items()}
+
+
+def forget_values(engine: Engine) -> None:
+    """Forgets the earlier values with which stale gradients are corrected: parameters had values of several moments."""
+    for hosted in engine.registry.objects():
+        if isinstance(hosted.value, HostedOptimizer) and (aggregator := hosted.value.aggregator) is not None:
+            aggregator.steps.follow(aggregator.policy, hosted.value.version)
 
 
 def drop_strangers(engine: Engine, optimizer: HostedOptimizer) -> None:

@@ -49,7 +49,9 @@ def replay(engine: Engine, records: Iterable[Record], put: Put, newer: Newer) ->
     """Applies records, in their order, to what is not `newer`. Returns how many there were. Raises `PsError` if one
     does not fit what is there, and as `put`."""
     count, over, gone = 0, list[ContextId](), set[str]()
+    was_mixed = False
     for read in records:
+        was_mixed |= read.position < newer.until
         try:
             record = pb.LogRecord.FromString(read.message)
             if record.HasField("answer"):
@@ -64,6 +66,8 @@ def replay(engine: Engine, records: Iterable[Record], put: Put, newer: Newer) ->
     unkept.remove(engine, gone)
     for id in over:
         engine.prepared.end(id)
+    if was_mixed:
+        rounds.forget_values(engine)
     return count
 
 
