@@ -17,7 +17,8 @@ class OfferKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A gradient for all parameters of an optimizer. It was computed with the parameters of the version `read`."""
+    """A gradient for all parameters of an optimizer. It was computed with the parameters of the version `read`: a
+    negative one if there were more steps since, also of others, than the optimizer has made in all."""
 
     key: OfferKey
     read: int

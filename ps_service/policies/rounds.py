@@ -47,7 +47,7 @@ class Rounds:
 
     def offer(self, offer: Offer) -> list[Event]:
         """A trainer offers a gradient, and joins if it has not. Raises if it was read from a version to come."""
-        if not 0 <= offer.read <= self.version:
+        if offer.read > self.version:
             raise InvalidArgumentError(f"a gradient was read from version {offer.read}; this is {self.version}")
         self._member(offer.key.trainer).offers.append(Waiting(next(self._arrivals), offer))
         return self._advance()

@@ -134,7 +134,8 @@ class RoundSteps:
         """The version whose parameters a pass or replica has first read; None if it has read none.
 
         Steps of other optimizers of the same parameters count as steps of this one. The parameters have the same values
-        at a version that has changed nothing here and at the one before; it is the later one then.
+        at a version that has changed nothing here and at the one before; it is the later one then. It is negative if
+        there were more steps since than this optimizer has made in all.
         """
         optimizer = self.optimizer
         # A step counts for parameters before it counts here, and rounds may be decided that are not applied yet.
@@ -147,4 +148,4 @@ class RoundSteps:
                 if version <= read:
                     break
                 read -= 1
-            return max(read, 0)
+            return read

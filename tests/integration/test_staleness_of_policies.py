@@ -14,6 +14,7 @@ import trainer_client as tc
 from ps_service.policies.offers import Offer
 from tests.integration.staleness_simulation import Arrival, Fate, simulate
 from tests.integration.test_replicas import Wide, hosted_optimizer, joined
+from tests.training import apart
 from tests.waiting import until
 
 TRAINERS, STEPS = 4, 6
@@ -88,3 +89,33 @@ async def test_the_staleness_in_answers_is_that_of_the_simulated_policy(
             counted = hosted.counter.snapshot().staleness
             assert counted.count == sum(histogram.values())
             assert counted.sum == sum(staleness * count for staleness, count in histogram.items())
+
+
+@pytest.mark.parametrize("how", ["push", "step"])
+@pytest.mark.parametrize(
+    "policy", [tc.policies.Async(tc.policies.Reject(after=2)), tc.policies.Quorum(1, of=1)], ids=str
+)
+async def test_steps_of_other_optimizers_count_also_if_they_are_more_than_those_of_the_policy(
+    policy: tc.policies.Policy, how: str
+) -> None:
+    """The policy is that of an optimizer which has stepped once."""
+    async with joined(1) as (_, (ps,)):
+        net = await ps.module(Wide, 8, 2, name="net", seed=1)
+        plain = await ps.optimizer(optim.SGD, net.parameters(), name="plain", lr=0.01)
+        opt = await ps.optimizer(optim.SGD, net.parameters(), name="opt", lr=0.01, policy=policy)
+        replica, other = await net.replica(), await net.replica()
+        x = torch.ones(2, 8)
+
+        async def push(replica: tc.Replica, opt: tc.DistributedOptimizer) -> tc.Stepped:
+            replica(x).square().mean().backward()
+            stepped = await replica.push(opt)
+            assert stepped is not None
+            return stepped
+
+        assert (await push(replica, opt)).staleness == 0
+        async with ps.context() as ctx:
+            await ctx.backward((await net(x)).square().mean())
+            for _ in range(5):
+                await apart(push(other, plain))
+            stepped = await (opt.step(ctx) if how == "step" else push(replica, opt))
+    assert (stepped.staleness, bool(stepped.dropped)) == (5, True)
