@@ -127,6 +127,8 @@ def restore(engine: Engine, optimizer: HostedOptimizer, policy: Policy, record: 
         engine.memberships.remove(trainer, optimizer)
     if optimizer.aggregator is not None or policy != PLAIN or record.owners or any(clocks.values()):
         _restore(engine, optimizer, policy, record, clocks, load)
+        if optimizer.aggregator is not None:
+            optimizer.aggregator.steps.forget_values()  # it was made before parameters had their values
         if record.HasField("open"):
             _restore_open(optimizer, record.open, load)
     for trainer in clocks:
@@ -253,7 +255,7 @@ def forget_values(engine: Engine) -> None:
     """Forgets the earlier values with which stale gradients are corrected: parameters had values of several moments."""
     for hosted in engine.registry.objects():
         if isinstance(hosted.value, HostedOptimizer) and (aggregator := hosted.value.aggregator) is not None:
-            aggregator.steps.follow(aggregator.policy, hosted.value.version)
+            aggregator.steps.forget_values()
 
 
 def drop_strangers(engine: Engine, optimizer: HostedOptimizer) -> None:

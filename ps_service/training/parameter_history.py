@@ -34,6 +34,7 @@ class ParameterHistory:
     def __init__(
         self, parameters: Sequence[torch.Tensor], parameter_states: Sequence[ParameterState], strength: float
     ) -> None:
+        self.strength = strength
         self._states = parameter_states
         self._values = [
             _Rows(each, strength) if isinstance(each, AllRows) else _Copies(each, strength) for each in parameters

@@ -71,13 +71,25 @@ class RoundSteps:
         self.optimizer, self._history = weakref.proxy(self.optimizer), None
 
     def follow(self, policy: Policy, version: int) -> None:
-        """Corrects stale gradients from this version on, if the policy says so."""
+        """Corrects stale gradients from this version on, if the policy says so. Where it has said the same before, the
+        earlier values stay: owners hear of a policy more than once, and not at the same time."""
         stale = getattr(policy, "stale", None)
-        self._history = None
-        if isinstance(stale, Compensate):
-            optimizer = self.optimizer
-            self._history = ParameterHistory(optimizer.parameters, optimizer.parameter_states, stale.lambda_)
-            self._history.reach(optimizer.version)
+        if not isinstance(stale, Compensate):
+            self._history = None
+        elif self._history is None or self._history.strength != stale.lambda_:
+            self._begin_history(stale.lambda_)
+        else:
+            self._history.reach(self.optimizer.version)
+
+    def forget_values(self) -> None:
+        """Corrects no gradient that was computed with values of before."""
+        if self._history is not None:
+            self._begin_history(self._history.strength)
+
+    def _begin_history(self, strength: float) -> None:
+        optimizer = self.optimizer
+        self._history = ParameterHistory(optimizer.parameters, optimizer.parameter_states, strength)
+        self._history.reach(optimizer.version)
 
     @property
     def compensates(self) -> bool:

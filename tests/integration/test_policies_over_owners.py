@@ -10,6 +10,7 @@ from torch import nn, optim
 
 import trainer_client as tc
 from tests.integration.spanning import batches, begun, held, hosted, local, same_nets, together, trainers, waiting
+from tests.training import apart
 from tests.waiting import until
 from trainer_client.optimizers import parts
 
@@ -94,6 +95,34 @@ async def test_a_stale_gradient_is_compensated_on_all_owners(ahead: int) -> None
             parameter.grad = gradient + 0.5 * gradient * gradient * (parameter.detach() - old)
         opt.step()
         await same_nets(slow, net)
+
+
+async def test_the_first_gradient_of_all_is_compensated_on_all_owners() -> None:
+    """The other owners hear of the rounds with it; they have known the policy since the optimizer was made."""
+    x = 3 * batches(1)[0]
+    async with trainers(1, tc.policies.Async(tc.policies.Compensate(0.5)), momentum=0.0) as (_, (one,)):
+        others = [
+            await one.client.optimizer(optim.SGD, each.parameters(), name=each.owner, lr=0.1) for each in one.nets
+        ]
+        net, _ = await local(one)
+        opt = optim.SGD(net.parameters(), lr=0.1)
+        then = [parameter.detach().clone() for parameter in net.parameters()]
+        gradients = torch.autograd.grad(net(x).square().mean(), list(net.parameters()))
+
+        async def between() -> None:
+            async with one.client.context() as ctx:
+                await ctx.backward(await one.loss(x), step=others)
+
+        async with one.client.context() as ctx:
+            await ctx.backward(await one.loss(x))
+            for _ in range(3):
+                await apart(between())
+                learn(net, opt, x)
+            await one.opt.step(ctx)
+        for parameter, gradient, old in zip(net.parameters(), gradients, then, strict=True):
+            parameter.grad = gradient + 0.5 * gradient * gradient * (parameter.detach() - old)
+        opt.step()
+        await same_nets(one, net)
 
 
 async def test_a_quorum_of_any_keeps_sums_of_its_open_round() -> None:

@@ -78,13 +78,14 @@ POLICIES = {
 
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_push_is_as_stale_as_without_a_restart(tmp_path: Path, how: str, policy: str) -> None:
+@pytest.mark.parametrize("before", [0, STEPS])
+async def test_a_push_is_as_stale_as_without_a_restart(tmp_path: Path, how: str, policy: str, before: int) -> None:
     async with (
         Owner(tmp_path, durability="interval:1") as owner,
         joined(owner, POLICIES[policy]) as one,
         joined(owner, POLICIES[policy]) as other,
     ):
-        await other.train(STEPS)
+        await other.train(before)
         await one.replica.pull()
         then = await one.state()
         if how == "killed after a checkpoint":
