@@ -43,6 +43,14 @@ def group_of(engine: Engine, names: Iterable[str]) -> list[HostedObject]:
     return found
 
 
+def moved_with(engine: Engine, object_id: str) -> list[str]:
+    """The ids of the named objects that have moved with one that is here: of all that belongs together; empty if it is
+    not here."""
+    hosted = engine.registry.get(object_id)
+    found = [] if hosted is None else _connected([hosted], _neighbours(engine))
+    return [each.ref.object_id for each in found if each.name]
+
+
 def refusal(engine: Engine, group: list[HostedObject]) -> str:
     """Why objects that belong together cannot move; empty if they can."""
     own = {id(parameter) for each in group for parameter in each.parameters.values()}

@@ -11,7 +11,7 @@ import torch
 from ps_service.durability import move_effects as effects
 from ps_service.durability.log.storage import RecordSource
 from ps_service.durability.moving.contents import Contents
-from ps_service.durability.moving.groups import groups, refusal
+from ps_service.durability.moving.groups import groups, moved_with, refusal
 from ps_service.durability.moving.leaving import Leaving
 from ps_service.durability.restoring import put
 from ps_service.hosting.moved_objects import Arrival
@@ -249,7 +249,9 @@ class ObjectMoves:
                 first = next(iter(arrival.objects.values()))
                 engine.events.note("moved", f"{names} came from owner {arrival.owner!r}", subject=first, by=ctx.by())
         asked = [request.object_id] if request.object_id else []
-        for object_id in dict.fromkeys([*asked, *engine.moves.accepted.get(request.move, ())]):
+        # An owner that does not have an object names no move: who asks has to hear of all that is here with it.
+        together = moved_with(engine, request.object_id)
+        for object_id in dict.fromkeys([*asked, *engine.moves.accepted.get(request.move, ()), *together]):
             hosted = engine.registry.get(object_id)
             if isinstance(engine.moves.held.get(object_id), Arrival):
                 hosted = None  # it is another owner's

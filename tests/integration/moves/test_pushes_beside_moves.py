@@ -18,6 +18,7 @@ from ps_service.training import pushes
 from tests.integration.restarting import Owner
 from tests.integration.test_ended_sessions import Held
 from tests.waiting import until
+from trainer_client.handles.object_moves import ObjectMove
 
 NAMES = ("ps0", "ps1")
 X = torch.ones(1, 2)
@@ -100,3 +101,36 @@ async def test_a_push_is_as_stale_as_if_its_module_had_not_moved(pair: tuple[tc.
     stepped = await replica.push(opt)
     assert stepped is not None and (stepped["ps1"], stepped.staleness) == (11, 5)
     assert torch.equal((await net.state_dict())["weight"], now - (1 + 0.5 * (now - then)))
+
+
+async def test_a_push_follows_a_module_that_has_gone_back_and_is_about_to_come_again(
+    pair: tuple[tc.Client, tc.Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner that the trainer knows has a copy by then, and says who has the module; its optimizer is there, too."""
+    ps, other = pair
+    _, opt, replica = await made(ps)
+
+    async def push() -> int:
+        replica(X).sum().backward()
+        stepped = await replica.push(opt)
+        assert stepped is not None
+        return max(stepped.values())
+
+    await other.move("net", to="ps1", owner="ps0")
+    assert await push() == 1
+    await other.move("net", to="ps0", owner="ps1")
+    comes, goes_on = asyncio.Event(), asyncio.Event()
+    switch = ObjectMove._switch
+
+    async def later(move: ObjectMove, ends: float) -> None:
+        comes.set()
+        await goes_on.wait()
+        await switch(move, ends)
+
+    monkeypatch.setattr(ObjectMove, "_switch", later)
+    moving = asyncio.ensure_future(other.move("net", to="ps1", owner="ps0"))
+    await comes.wait()
+    assert [await push(), await push()] == [2, 3]
+    goes_on.set()
+    await moving
+    assert await push() == 4
