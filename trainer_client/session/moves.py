@@ -77,12 +77,14 @@ class Moves:
 
     def _put_aside(self, first: InFlightRequest[Any]) -> None:
         """Takes a request that is to be sent again out of the window, and those that follow it, which the owner fails.
-        They have no numbers then, so those that come to follow them wait. Each is in one chain at a time."""
+        They have no numbers then, so those that come to follow them wait. Each is in one chain at a time. One that
+        another request which it follows has taken to another owner waits there, and is sent when all of them are."""
         requests = self._session.requests
         window, chain = requests.window, {first: first}
         left = [first]
         for each in left:
-            new = [one for one in each.followers if not one.settled and one not in chain]
+            here = [one for one in each.followers if not one.settled and one.session.owner == self._session.owner]
+            new = [one for one in here if one not in chain]
             chain.update(dict.fromkeys(new, first))
             left.extend(new)
         for kept in (window.waiting, window.large):

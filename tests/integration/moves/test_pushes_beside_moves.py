@@ -134,3 +134,20 @@ async def test_a_push_follows_a_module_that_has_gone_back_and_is_about_to_come_a
     goes_on.set()
     await moving
     assert await push() == 4
+
+
+async def test_a_push_of_several_modules_that_have_moved_counts_once(pair: tuple[tc.Client, tc.Client]) -> None:
+    """Its step follows two requests, each of which is sent again by itself."""
+    ps, other = pair
+    nets = [await ps.module(nn.Linear, 2, 1, name=name, owner="ps0", seed=0) for name in ("one", "two")]
+    opt = await ps.optimizer(torch.optim.SGD, [*nets[0].parameters(), *nets[1].parameters()], name="opt", lr=1.0)
+    replicas = [await net.replica() for net in nets]
+    model = ps.replicas(nn.ModuleList(replicas))
+    before = [(await net.state_dict())["weight"].clone() for net in nets]
+    for number in range(1, 5):
+        await other.move("one", to=f"ps{number % 2}", owner=f"ps{1 - number % 2}")
+        sum(replica(X).sum() for replica in replicas).backward()
+        stepped = await model.push(opt)
+        assert stepped is not None and [*stepped.values()] == [number]
+    after = [(await net.state_dict())["weight"] for net in nets]
+    assert torch.equal(torch.stack(after), torch.stack(before) - 4)
