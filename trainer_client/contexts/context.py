@@ -200,7 +200,7 @@ class Context(Block):
                 that other owners have added stay; nothing has stepped. A step raises as `DistributedOptimizer.step`.
             RuntimeError: Torch raised it, as in a local backward.
         """
-        roots = roots_of(roots)
+        roots = (roots,) if isinstance(roots, torch.Tensor) else roots_of(roots)
         closing = None
         if step is not None:
             closing = Closing(self, step, not retain_graph, values, reduce)
@@ -221,7 +221,7 @@ class Context(Block):
         reduce: Reductions = "mean",
     ) -> Any:
         """Like `backward`, in this thread, which must not be that of the client's event loop."""
-        roots = roots_of(roots)
+        roots = (roots,) if isinstance(roots, torch.Tensor) else roots_of(roots)
         if values and step is None:
             raise without_step()
         closing = None if step is None else Closing(self, step, not retain_graph, values, reduce)

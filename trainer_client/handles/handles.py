@@ -170,7 +170,8 @@ class RemoteObject(RRef):
         keep: bool,
         encode: Encode | None = None,
     ) -> Pending[Any]:
-        check_text('the name of a method, as in net.remote("forward", x),', method)
+        if type(method) is not str:
+            check_text('the name of a method, as in net.remote("forward", x),', method)
         try:
             return calls.call(self.session, self, method, args, kwargs, self._options, keep=keep, encode=encode)
         except PsError as error:

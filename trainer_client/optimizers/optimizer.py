@@ -141,7 +141,8 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
         """
         if context is None or not isinstance(getattr(context, "id", None), ContextId):
             raise without_context()
-        check_scaler(scaler)
+        if scaler is not None:
+            check_scaler(scaler)
         if self in context.steps:
             warn_of_another(context, self)
         sent = self.report(values, reduce)
@@ -249,7 +250,8 @@ class DistributedOptimizer(PolicyChanges, OptimizerParts):
         """Like `step`, in this thread, which must not be that of the client's event loop; raises as that."""
         if context is None or not isinstance(getattr(context, "id", None), ContextId):
             raise without_context(waits=True)
-        check_scaler(scaler)
+        if scaler is not None:
+            check_scaler(scaler)
         if self in context.steps:
             warn_of_another(context, self)
         sent = self.report(values, reduce)

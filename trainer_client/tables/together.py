@@ -124,7 +124,8 @@ class OptimizerWithTables(Stepping, PushScaling):
         """
         if context is None or not isinstance(getattr(context, "id", None), ContextId):
             raise without_context()
-        check_scaler(scaler)
+        if scaler is not None:
+            check_scaler(scaler)
         if self in context.steps:
             warn_of_another(context, self)
         stepping = context.behind_backwards(self._begin(context, scaler, self.report(values, reduce)))
