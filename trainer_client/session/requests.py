@@ -324,7 +324,8 @@ class Requests:
             if earlier.settled:
                 self._fail(in_flight, _consequence(earlier, in_flight))
                 return False
-            if not earlier.number:
+            if not earlier.number or earlier.session is not in_flight.session:
+                # It is not sent yet, or only to the owner that its object has left: its number is one of there.
                 self.window.blocked.append(in_flight)
                 return False
             numbers.append(earlier.number)

@@ -151,3 +151,36 @@ async def test_a_push_of_several_modules_that_have_moved_counts_once(pair: tuple
         assert stepped is not None and [*stepped.values()] == [number]
     after = [(await net.state_dict())["weight"] for net in nets]
     assert torch.equal(torch.stack(after), torch.stack(before) - 4)
+
+
+async def test_a_push_waits_for_a_module_of_which_it_has_not_heard_yet_that_it_has_moved(
+    pair: tuple[tc.Client, tc.Client],
+) -> None:
+    """Its step is where the first module is by then; the request for the second has a number of the owner of before."""
+    ps, other = pair
+    nets = [await ps.module(nn.Linear, 2, 1, name=name, owner="ps0", seed=0) for name in ("one", "two")]
+    opt = await ps.optimizer(torch.optim.SGD, [*nets[0].parameters(), *nets[1].parameters()], name="opt", lr=1.0)
+    replicas = [await net.replica() for net in nets]
+    model = ps.replicas(nn.ModuleList(replicas))
+    before = [(await net.state_dict())["weight"].clone() for net in nets]
+    await other.move("one", to="ps1", owner="ps0")
+    requests, refused = ps.sessions["ps0"].requests, list[tuple[Any, Any]]()
+    redirect = requests.redirect
+
+    def late(in_flight: Any, error: Any) -> bool:
+        if in_flight.operation == "add_gradients":
+            refused.append((in_flight, error))
+            if len(refused) == 2:
+                return True
+        return redirect(in_flight, error)
+
+    requests.redirect = late
+    sum(replica(X).sum() for replica in replicas).backward()
+    pushed = asyncio.ensure_future(model.push(opt))
+    await until(lambda: len(refused) > 1 and refused[0][0].settled)
+    await ps.status()
+    assert not pushed.done()
+    redirect(*refused[1])
+    assert await pushed == {"ps0": 1}
+    after = [(await net.state_dict())["weight"] for net in nets]
+    assert torch.equal(torch.stack(after), torch.stack(before) - 1)
