@@ -128,7 +128,7 @@ async def test_run_with_an_ordinary_function_in_the_other() -> None:
         assert await ps.run(coroutine) == 1
 
 
-@pytest.mark.parametrize("given", [{"step": None}, {"step": ordinary, "attach": [ordinary]}], ids=str)
+@pytest.mark.parametrize("given", [{"step": None}, {"step": ordinary, "attach": [ordinary]}], ids=["step", "attach"])
 def test_run_with_no_function(ps: Any, given: dict[str, Any]) -> None:
     with pytest.raises(
         tc.errors.InvalidArgumentError, match=r"run\(step, …, attach=…\) takes functions, and (step|att)"
